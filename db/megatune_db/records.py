@@ -1,0 +1,116 @@
+"""The words of a measurement, and the record that runners return and the database keeps."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import datetime
+
+
+class Status(enum.StrEnum):
+    """How a measurement ended."""
+
+    OK = "ok"
+    INFEASIBLE = "infeasible"
+    COMPILE_ERROR = "compile_error"
+    COMPILE_TIMEOUT = "compile_timeout"
+    WRONG_RESULT = "wrong_result"
+    OUT_OF_MEMORY = "out_of_memory"
+    CRASH = "crash"
+    HANG = "hang"
+
+
+class Provenance(enum.StrEnum):
+    """Where a figure comes from; never mixed silently."""
+
+    MEASURED = "measured"
+    REPLAYED = "replayed"
+    EMULATED = "emulated"
+    IMPORTED = "imported"
+    PREDICTED = "predicted"
+
+
+class Stage(enum.StrEnum):
+    """Why a measurement was taken: to search, or again among the finalists of its workload."""
+
+    SEARCH = "search"
+    FINAL = "final"
+
+
+@dataclass(frozen=True)
+class Regime:
+    """Under which conditions samples were taken; samples of two regimes are never compared."""
+
+    weights: str = "cold"
+    """``cold``: operands rotate over at least twice the L2; ``warm``: one set of operands."""
+    execution: str = "graph"
+    """``graph``: replays of a CUDA graph; ``eager``: launches from the host."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("cold", "warm") or self.execution not in ("graph", "eager"):
+            raise ValueError(f"no such regime: {self.weights}, {self.execution}")
+
+    def __str__(self) -> str:
+        return f"{self.weights}-{self.execution}"
+
+    @staticmethod
+    def parse(text: str) -> Regime:
+        weights, _, execution = text.partition("-")
+        return Regime(weights, execution)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Samples of one (workload, config) on one target. Times are in microseconds a launch.
+
+    Only ``ok`` carries samples and figures; every other status carries a reason.
+    """
+
+    workload: str
+    """Digest."""
+    config: str
+    """Digest."""
+    target: str
+    """Digest."""
+    regime: Regime
+    stage: Stage
+    status: Status
+    provenance: Provenance
+    session: str
+    """Measurements of one stage ``final`` and one session were interleaved: sample i of one pairs with sample i
+    of another."""
+    measured_at: datetime
+    """UTC, without a time zone."""
+    samples_us: tuple[float, ...] = ()
+    throttled: tuple[bool, ...] = ()
+    """One flag a sample; empty when none was."""
+    median_us: float | None = None
+    low_us: float | None = None
+    high_us: float | None = None
+    """95 % interval of the median."""
+    launches_a_sample: int = 0
+    sm_clock_mhz: int | None = None
+    """Median over the samples."""
+    flush_bytes: int = 0
+    """Bytes of distinct operands between two uses of the same set; 0 for warm weights."""
+    reason: str = ""
+    compile_s: float = 0.0
+    """Seconds spent compiling for this measurement; 0 when the artifact was there."""
+    measure_s: float = 0.0
+    """Seconds for which the runner was busy with it, verification included."""
+    artifact: str = field(default="")
+    """Key of the artifact; empty for baselines."""
+
+    def __post_init__(self) -> None:
+        figures = (self.median_us, self.low_us, self.high_us)
+        if self.status is Status.OK:
+            if not self.samples_us or any(f is None or not math.isfinite(f) or f <= 0 for f in figures):
+                raise ValueError("an ok measurement needs samples, a median and its interval, all positive")
+        elif self.samples_us or any(f is not None for f in figures):
+            raise ValueError(f"a measurement that ended {self.status} carries no figures")
+        elif not self.reason:
+            raise ValueError(f"a measurement that ended {self.status} needs a reason")
+        if self.throttled and len(self.throttled) != len(self.samples_us):
+            raise ValueError("one throttled flag for each sample, or none")

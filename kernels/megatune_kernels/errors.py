@@ -1,0 +1,16 @@
+"""Errors that a user can cause."""
+
+
+class MegatuneError(Exception):
+    """Bad input or a missing thing that the user can mend: one line that says what to do.
+
+    The command prints the message without a traceback and exits with ``exit_code``.
+    """
+
+    exit_code = 2
+
+
+class NothingMeasured(MegatuneError):
+    """Nothing was measured, or nothing that was measured is worth shipping."""
+
+    exit_code = 3

@@ -1,0 +1,194 @@
+"""The one abstraction of what can be tuned.
+
+A new operator is one folder with a subclass of ``Operator`` and one entry point in the group
+``megatune.operators``; another package can add one in the same way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from abc import abstractmethod
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+from typing import Any
+
+from megatune_kernels.canonical import digest
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.space import Config
+from megatune_kernels.space import Space
+from megatune_kernels.space import Value
+from megatune_kernels.target import Architecture
+
+if TYPE_CHECKING:
+    from megatune_kernels.models import Model
+    from megatune_kernels.models import Parallel
+
+
+@dataclass(frozen=True)
+class Workload:
+    """An operator at one shape. Hashable, canonical, and the unit that a cell of a campaign measures."""
+
+    operator: str
+    dims: tuple[tuple[str, int], ...]
+    """Sorted (name, elements); which names, the operator says."""
+    tokens: int
+    dtype: str = "bf16"
+    world: int = 1
+    routing: str = "none"
+
+    @staticmethod
+    def of(operator: str, dims: Mapping[str, int], tokens: int, **rest: Any) -> Workload:
+        return Workload(operator, tuple(sorted(dims.items())), tokens, **rest)
+
+    def __getitem__(self, dim: str) -> int:
+        return dict(self.dims)[dim]
+
+    @property
+    def shape(self) -> str:
+        """The dims alone, e.g. ``k=7168,n=6288``: what a curve over tokens keeps fixed."""
+        return ",".join(f"{name}={size}" for name, size in self.dims)
+
+    def at(self, tokens: int) -> Workload:
+        """The same shape at other tokens."""
+        return Workload(self.operator, self.dims, tokens, self.dtype, self.world, self.routing)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "operator": self.operator,
+            "dims": dict(self.dims),
+            "tokens": self.tokens,
+            "dtype": self.dtype,
+            "world": self.world,
+            "routing": self.routing,
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        return digest(self.to_dict())
+
+    def __str__(self) -> str:
+        return f"{self.operator} {self.shape} tokens={self.tokens}"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The least that a workload must move and compute."""
+
+    memory_bytes: int
+    link_bytes: int
+    flops: int
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How an artifact is launched for one workload; ``scalars`` follow the pointers in the entry's parameters."""
+
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared_bytes: int
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    programmatic: bool = False
+    """Programmatic stream serialisation: the kernel starts while its predecessor drains and waits inside."""
+    scalars: tuple[int, ...] = ()
+    """32-bit integers."""
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A compiled kernel. The key names everything that the code depends on; workloads can share one."""
+
+    key: str
+    arch: str
+    entry: str
+    cubin: bytes
+    registers: int
+    """Registers a thread."""
+    local_bytes: int
+    """Bytes a thread spills to local memory."""
+
+
+class Operator(ABC):
+    """One tunable decode operation.
+
+    Implementations hold no state and import the DSL and torch inside the methods that need them: ``compile``,
+    ``inputs``, ``reference`` and ``baseline``; everything else runs anywhere.
+    """
+
+    name: str
+    variants: tuple[str, ...]
+    baselines: tuple[str, ...]
+    """Names of what serves today; each is a variant without parameters, outside the space."""
+
+    @abstractmethod
+    def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
+        """Every distinct workload of one rank, in the order of the model's layer.
+
+        :raises MegatuneError: naming the figures that the model's description lacks.
+        """
+
+    @abstractmethod
+    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16") -> Workload:
+        """A workload of an explicit shape.
+
+        :raises MegatuneError: for a missing, unknown or impossible dim, tokens or dtype, with what is allowed.
+        """
+
+    @abstractmethod
+    def space(self, workload: Workload, arch: Architecture) -> Space:
+        """What can be tuned; a variant that cannot run the workload is left out."""
+
+    @abstractmethod
+    def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:
+        """What the compiled code depends on besides its source: workloads that agree on it share an artifact."""
+
+    @abstractmethod
+    def compile(self, workload: Workload, config: Config, arch: Architecture) -> Artifact:
+        """Compile with no GPU present. Needs the DSL."""
+
+    @abstractmethod
+    def launch(self, workload: Workload, config: Config) -> Launch:
+        """Grid, block, cluster, shared memory and scalars of one launch."""
+
+    @abstractmethod
+    def cost(self, workload: Workload, config: Config) -> Cost:
+        """Bytes from memory, bytes over links and flops of one launch."""
+
+    @abstractmethod
+    def inputs(self, workload: Workload, copies: int, seed: int) -> Any:
+        """Random operands on the current GPU, ``copies`` distinct sets, with outputs to poison. Needs torch.
+
+        The runner passes the value on to ``reference``, ``pointers`` and ``baseline`` and looks no further than
+        the protocol ``megatune_kernels.buffers.Buffers``.
+        """
+
+    @abstractmethod
+    def baseline(self, name: str, workload: Workload, inputs: Any, copy: int) -> None:
+        """Enqueue the baseline on the current stream over one set of operands. Needs torch."""
+
+
+@cache
+def operators() -> dict[str, Operator]:
+    """Every registered operator by name."""
+    found: dict[str, Operator] = {}
+    for point in entry_points(group="megatune.operators"):
+        operator = point.load()()
+        if operator.name in found:
+            raise MegatuneError(f"two packages register the operator {operator.name!r}: uninstall one of them")
+        found[operator.name] = operator
+    return found
+
+
+def operator(name: str) -> Operator:
+    """The operator of that name.
+
+    :raises MegatuneError: when there is none, with the names that there are.
+    """
+    try:
+        return operators()[name]
+    except KeyError:
+        raise MegatuneError(f"unknown operator {name!r}; allowed: {', '.join(sorted(operators()))}") from None
