@@ -66,11 +66,13 @@ class Attention(_Figures):
     v_head_dim: int | None
     o_lora_rank: int | None
     o_groups: int | None
-    output_gate: bool
+    output_gate: bool | None
     """Whether the attention's output is multiplied by a projected gate before the output projection."""
     index_topk: int | None
     index_heads: int | None
     index_head_dim: int | None
+    index_every: int | None
+    """Layers that share one indexer."""
     sliding_window: int | None
     full_layers: int | None
     linear_layers: int | None
