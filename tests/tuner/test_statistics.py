@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from megatune_tuner.statistics import interval_rank
 from megatune_tuner.statistics import summarize
 from megatune_tuner.statistics import summarize_rows

@@ -1,0 +1,386 @@
+"""The campaign file: a tuning run, declared in TOML.
+
+.. code-block:: toml
+
+    name = "kimi-k3-projections"
+    operators = ["projection"]
+    tokens = [1, 2, 4, 8, 16, 32, 64]
+
+    [model]
+    name = "Kimi-K3"
+    tensor_parallel = 8
+
+    [budget]
+    trials = 32        # a cell
+
+    [runner]
+    kind = "gpu"
+"""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+from typing import Any
+from typing import Literal
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import PrivateAttr
+from pydantic import StrictBool
+from pydantic import StrictInt
+from pydantic import StrictStr
+from pydantic import ValidationError
+from pydantic import model_validator
+
+from megatune_db.records import Regime
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.models import Parallel
+from megatune_kernels.models import model
+from megatune_kernels.operator import Operator
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.operator import operators
+from megatune_kernels.space import Space
+from megatune_kernels.space import Value
+from megatune_kernels.target import Architecture
+from megatune_kernels.target import architecture
+
+Positive = Annotated[StrictInt, Field(gt=0)]
+Values = Annotated[tuple[StrictBool | StrictInt | StrictStr, ...], Field(min_length=1)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelTable(_Table):
+    """Shapes from the catalogue of real architectures."""
+
+    name: str
+    tensor_parallel: Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Ranks that hold slices of every weight; a list tunes for each."""
+
+    @property
+    def parallels(self) -> tuple[Parallel, ...]:
+        degrees = self.tensor_parallel if isinstance(self.tensor_parallel, tuple) else (self.tensor_parallel,)
+        return tuple(Parallel(tensor=degree) for degree in degrees)
+
+
+class Shape(BaseModel):
+    """An explicit shape: every further key is a dim of the operator, in elements."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Positive] = Field(init=False)
+
+    operator: str
+    dtype: str = "bf16"
+
+    @property
+    def dims(self) -> dict[str, int]:
+        return dict(self.__pydantic_extra__)
+
+
+class Budget(_Table):
+    """When a campaign ends. At least one of ``trials``, ``minutes`` and ``seconds``."""
+
+    trials: Positive | None = None
+    """Configs measured a cell, enqueued ones included; baselines, finalists and reused measurements do not count."""
+    minutes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """For all cells together, finalists included; minutes and seconds add up."""
+    finalists: Annotated[StrictInt, Field(ge=0)] = 4
+    """The best configs of a cell that are measured again, interleaved with the incumbent and every baseline."""
+    patience: Positive | None = None
+    """A cell ends early after so many trials in a row without a config that is faster by 1 % or more."""
+
+    @model_validator(mode="after")
+    def _ends(self) -> Budget:
+        if self.trials is None and self.total_seconds is None:
+            raise ValueError("a campaign has to end: give trials (a cell), minutes or seconds (for all)")
+        return self
+
+    @property
+    def total_seconds(self) -> float | None:
+        if self.minutes is None and self.seconds is None:
+            return None
+        return 60 * (self.minutes or 0.0) + (self.seconds or 0.0)
+
+
+class SamplerTable(_Table):
+    """What proposes configs."""
+
+    kind: Literal["tpe", "gp", "random"] = "tpe"
+    seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+
+
+class RegimeTable(_Table):
+    """Under which conditions samples are taken; decode's are cold weights in a CUDA graph."""
+
+    weights: Literal["cold", "warm"] = "cold"
+    execution: Literal["graph", "eager"] = "graph"
+
+
+class RunnerTable(_Table):
+    """What measures configs."""
+
+    kind: Literal["gpu", "replay"] = "gpu"
+    recording: str | None = None
+    """Of ``replay``: a shipped recording's name, or the path of a recording file."""
+
+    @model_validator(mode="after")
+    def _replays(self) -> RunnerTable:
+        if (self.kind == "replay") != (self.recording is not None):
+            raise ValueError('kind = "replay" needs a recording, and no other kind takes one')
+        return self
+
+
+class RecordTable(_Table):
+    """Which configs ``megatune record`` measures."""
+
+    sample: Positive | None = None
+    """Configs a cell beside each variant's default, the same ones in every cell that has them; absent: the whole
+    space."""
+    seed: Annotated[StrictInt, Field(ge=0)] = 0
+
+
+class Campaign(_Table):
+    """A declared tuning run. Made by ``load_campaign`` or ``parse_campaign``."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    tokens: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    operators: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Which operators to derive from the model; absent: every registered one."""
+    model: ModelTable | None = None
+    shapes: tuple[Shape, ...] = ()
+    variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    space: dict[str, dict[str, Values]] = {}
+    """By variant and parameter, the only values to search."""
+    arch: str | None = None
+    """What is compiled for; absent: the architecture of the runner's target."""
+    budget: Budget = Budget(trials=32)
+    sampler: SamplerTable = SamplerTable()
+    regime: RegimeTable = RegimeTable()
+    runner: RunnerTable = RunnerTable()
+    record: RecordTable = RecordTable()
+
+    _source: str = PrivateAttr(default="campaign")
+    _text: str = PrivateAttr(default="")
+
+    @model_validator(mode="after")
+    def _has_shapes(self) -> Campaign:
+        if self.model is None and not self.shapes:
+            raise ValueError("nothing to tune: give [model] or [[shapes]]")
+        return self
+
+    @property
+    def source(self) -> str:
+        """Name of the file, for messages."""
+        return self._source
+
+    @property
+    def text(self) -> str:
+        """The file as it was read."""
+        return self._text
+
+    def measuring_regime(self) -> Regime:
+        return Regime(self.regime.weights, self.regime.execution)
+
+    def fault(self, key: str, message: object) -> MegatuneError:
+        """An error that names the file and the key."""
+        return MegatuneError(f"{self.source}: {key}: {message}")
+
+    def workloads(self) -> list[Workload]:
+        """Every distinct workload, those of the model first, in a stable order.
+
+        :raises MegatuneError: for an unknown operator or model, or an impossible shape, naming file and key.
+        """
+        return list(self._workloads)
+
+    @cached_property
+    def _workloads(self) -> tuple[Workload, ...]:
+        found: dict[Workload, None] = {}
+        if self.model is not None:
+            try:
+                figures = model(self.model.name)
+            except MegatuneError as error:
+                raise self.fault("model.name", error) from error
+            for name in self.operators or sorted(operators()):
+                chosen = self._operator(name, "operators")
+                for parallel in self.model.parallels:
+                    try:
+                        found |= dict.fromkeys(chosen.workloads(figures, parallel, self.tokens))
+                    except MegatuneError as error:
+                        raise self.fault(
+                            f"model (operator {name}, tensor_parallel {parallel.tensor})", error
+                        ) from error
+        for index, shape in enumerate(self.shapes):
+            chosen = self._operator(shape.operator, f"shapes[{index}].operator")
+            if self.operators is not None and shape.operator not in self.operators:
+                raise self.fault(f"shapes[{index}].operator", f"{shape.operator} is not among operators")
+            for tokens in self.tokens:
+                try:
+                    found[chosen.workload(shape.dims, tokens, shape.dtype)] = None
+                except MegatuneError as error:
+                    raise self.fault(f"shapes[{index}] at tokens {tokens}", error) from error
+        return tuple(found)
+
+    def _operator(self, name: str, key: str) -> Operator:
+        try:
+            return operator(name)
+        except MegatuneError as error:
+            raise self.fault(key, f"{error}{_near(name, operators())}") from error
+
+    def spaces(self, arch: Architecture) -> dict[Workload, Space]:
+        """The space of every workload on that architecture, restricted to ``variants`` and ``space``.
+
+        A variant that cannot run a workload, or of which no allowed value is legal there, is left out of that
+        workload's space.
+
+        :raises MegatuneError: for a variant, parameter or value that no workload knows, an ``arch`` that is not the
+            given one, and a workload without any legal config.
+        """
+        if self.arch is not None and architecture(self.arch) != arch:
+            raise self.fault("arch", f"{self.arch} is asked for, but the runner's target is {arch.name}")
+        whole = {workload: operator(workload.operator).space(workload, arch) for workload in self.workloads()}
+        self._check_restrictions(list(whole.values()))
+        return {workload: self._restricted(workload, space) for workload, space in whole.items()}
+
+    def _check_restrictions(self, spaces: Sequence[Space]) -> None:
+        known: dict[str, dict[str, dict[Value, None]]] = {}
+        for space in spaces:
+            for name, variant in space.by_variant.items():
+                axes = known.setdefault(name, {})
+                for parameter in variant.parameters:
+                    axes.setdefault(parameter.name, {}).update(dict.fromkeys(parameter.values))
+        for name in self.variants or ():
+            if name not in known:
+                raise self.fault("variants", f"unknown variant {name!r}{_near(name, known)}; {_allowed(known)}")
+        for name, axes_wanted in self.space.items():
+            if name not in known:
+                raise self.fault(f"space.{name}", f"unknown variant{_near(name, known)}; {_allowed(known)}")
+            for axis, values in axes_wanted.items():
+                if axis not in known[name]:
+                    near = _near(axis, known[name])
+                    raise self.fault(f"space.{name}.{axis}", f"unknown parameter{near}; {_allowed(known[name])}")
+                for value in values:
+                    # 1 == True in Python, but not in a space.
+                    if not any(value == legal and type(value) is type(legal) for legal in known[name][axis]):
+                        raise self.fault(
+                            f"space.{name}.{axis}", f"{value!r} is no value; {_allowed(known[name][axis])}"
+                        )
+
+    def _restricted(self, workload: Workload, space: Space) -> Space:
+        variants = []
+        values: dict[str, dict[str, list[Value]]] = {}
+        for name, variant in space.by_variant.items():
+            wanted = self.space.get(name, {})
+            here = {
+                p.name: [v for v in wanted[p.name] if v in p.values] for p in variant.parameters if p.name in wanted
+            }
+            if (self.variants is None or name in self.variants) and all(here.values()):
+                variants.append(name)
+                values[name] = here
+        restricted = space.restricted(variants, values) if variants else Space(())
+        if not any(True for variant in restricted.variants for _ in variant.configs()):
+            key = "space" if self.space else "variants" if self.variants else "shapes"
+            raise self.fault(key, f"no legal config is left for {workload}; allow more variants or values")
+        return restricted
+
+
+def load_campaign(path: Path | str) -> Campaign:
+    """Read a campaign file.
+
+    :raises MegatuneError: one line that names the file, the key and what is allowed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        raise MegatuneError(f"cannot read campaign file {path}: {why}") from error
+    return parse_campaign(text, source=str(path))
+
+
+def parse_campaign(text: str, source: str = "campaign") -> Campaign:
+    """The campaign that a file's text declares.
+
+    :raises MegatuneError: as ``load_campaign``.
+    """
+    try:
+        table = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise MegatuneError(f"{source}: not TOML: {error}") from error
+    try:
+        campaign = Campaign.model_validate(table)
+    except ValidationError as error:
+        raise MegatuneError(f"{source}: {_first(error, table)}") from error
+    campaign._source = source
+    campaign._text = text
+    if campaign.arch is not None:
+        try:
+            campaign.spaces(architecture(campaign.arch))
+        except MegatuneError as error:
+            raise error if str(error).startswith(source) else campaign.fault("arch", error) from error
+    else:
+        campaign.workloads()
+    return campaign
+
+
+_TABLES: dict[str, type[BaseModel]] = {
+    "": Campaign,
+    "model": ModelTable,
+    "budget": Budget,
+    "sampler": SamplerTable,
+    "regime": RegimeTable,
+    "runner": RunnerTable,
+    "record": RecordTable,
+}
+
+
+def _first(error: ValidationError, table: dict[str, Any]) -> str:
+    """The first finding in one line: dotted key, what is wrong, what is allowed, the nearest miss."""
+    findings = error.errors(include_url=False)
+    first = findings[0]
+    given = first["input"]
+    if first["type"] == "extra_forbidden":
+        fields = list(_TABLES[".".join(map(str, first["loc"][:-1]))].model_fields)
+        what = f"unknown key{_near(str(first['loc'][-1]), fields)}; {_allowed(fields)}"
+    elif first["type"] == "missing":
+        what = "missing"
+    else:
+        what = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "literal_error" and isinstance(given, str):
+            what += f", not {given!r}{_near(given, first['ctx']['expected'].replace(chr(39), '').split())}"
+        elif not isinstance(given, dict | list | BaseModel):
+            what += f", not {given!r}"
+    key = _dotted(first["loc"], table)
+    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
+    return f"{key}: {what}{more}" if key else f"{what}{more}"
+
+
+def _dotted(location: tuple[int | str, ...], table: dict[str, Any]) -> str:
+    """The key as TOML writes it. Parts of a location that the file does not have name a union's members: left out."""
+    key = ""
+    value: Any = table
+    for part in location:
+        if isinstance(part, int) and isinstance(value, list):
+            key += f"[{part}]"
+            value = value[part]
+        elif isinstance(value, dict) and (part in value or part == location[-1]):
+            key += f".{part}" if str(part).isidentifier() else f".{str(part)!r}"
+            value = value.get(part)
+    return key.lstrip(".")
+
+
+def _allowed(names: Any) -> str:
+    return f"allowed: {', '.join(map(str, names))}"
+
+
+def _near(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, [str(each) for each in known], n=1)
+    return f", did you mean {near[0]!r}?" if near else ""
