@@ -39,6 +39,35 @@ class Stage(enum.StrEnum):
     FINAL = "final"
 
 
+class CampaignState(enum.StrEnum):
+    """How far a campaign has come."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    """Interrupted, or its budget ended: running it again goes on."""
+    FINISHED = "finished"
+    FAILED = "failed"
+
+
+class TrialState(enum.StrEnum):
+    """How far a trial has come."""
+
+    ASKED = "asked"
+    DONE = "done"
+    STALE = "stale"
+    """The process that asked is gone and no measurement answered; not a failure of the config."""
+
+
+class PlanState(enum.StrEnum):
+    """How far a plan has come."""
+
+    DRAFT = "draft"
+    APPROVED = "approved"
+    EXPORTED = "exported"
+    RETIRED = "retired"
+
+
 @dataclass(frozen=True)
 class Regime:
     """Under which conditions samples were taken; samples of two regimes are never compared."""
@@ -108,9 +137,15 @@ class Measurement:
         if self.status is Status.OK:
             if not self.samples_us or any(f is None or not math.isfinite(f) or f <= 0 for f in figures):
                 raise ValueError("an ok measurement needs samples, a median and its interval, all positive")
+            if self.low_us > self.high_us:  # type: ignore[operator]
+                raise ValueError("the low end of the interval is above the high end")
+            if not all(map(math.isfinite, self.samples_us)):
+                raise ValueError("every sample must be a finite number of microseconds")
         elif self.samples_us or any(f is not None for f in figures):
             raise ValueError(f"a measurement that ended {self.status} carries no figures")
         elif not self.reason:
             raise ValueError(f"a measurement that ended {self.status} needs a reason")
         if self.throttled and len(self.throttled) != len(self.samples_us):
             raise ValueError("one throttled flag for each sample, or none")
+        if self.measured_at.tzinfo is not None:
+            raise ValueError("measured_at is UTC without a time zone")

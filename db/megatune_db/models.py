@@ -1,0 +1,269 @@
+"""The tables, as typed SQLAlchemy models.
+
+Every table is called ``megatune_…``: Optuna keeps its studies in the same file and has a table ``trials`` of its own.
+Times are naive UTC (SQLite has no time zones, and a mixture would compare wrongly). Rows are linked by integer ids,
+and digests are looked up once: a million measurements each holding three digests would double the file.
+There are no relationships, because every join that is needed is a named query.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from typing import ClassVar
+
+from sqlalchemy import JSON
+from sqlalchemy import Double
+from sqlalchemy import Enum
+from sqlalchemy import ForeignKey
+from sqlalchemy import Index
+from sqlalchemy import MetaData
+from sqlalchemy import String
+from sqlalchemy import Text
+from sqlalchemy import UniqueConstraint
+from sqlalchemy import text
+from sqlalchemy.orm import DeclarativeBase
+from sqlalchemy.orm import Mapped
+from sqlalchemy.orm import mapped_column
+
+from megatune_db.records import CampaignState
+from megatune_db.records import PlanState
+from megatune_db.records import Provenance
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_db.records import TrialState
+
+PREFIX = "megatune_"
+"""Of every table; what does not begin with it belongs to Optuna."""
+
+
+def utc_now() -> datetime:
+    """Now in UTC, without a time zone."""
+    return datetime.now(UTC).replace(tzinfo=None)
+
+
+def _values(kind: type[StrEnum]) -> Sequence[str]:
+    return [member.value for member in kind]
+
+
+def _word(kind: type[StrEnum]) -> Enum:
+    # Kept as text without a check constraint: a new word would otherwise mean rebuilding the table.
+    return Enum(kind, native_enum=False, create_constraint=False, length=32, values_callable=_values)
+
+
+class Base(DeclarativeBase):
+    """Names every constraint, so that a migration can name it too."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar[dict[Any, Any]] = {float: Double}
+
+
+class Target(Base):
+    """Hardware and toolchain that measurements hold for."""
+
+    __tablename__ = "megatune_targets"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    hardware: Mapped[dict[str, Any]] = mapped_column(JSON)
+    toolchain: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Workload(Base):
+    """An operator at one shape and number of tokens."""
+
+    __tablename__ = "megatune_workloads"
+    __table_args__ = (Index(None, "operator", "shape", "tokens"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    operator: Mapped[str] = mapped_column(String(64))
+    shape: Mapped[str] = mapped_column(String(256))
+    dims: Mapped[dict[str, int]] = mapped_column(JSON)
+    tokens: Mapped[int]
+    dtype: Mapped[str] = mapped_column(String(32))
+    world: Mapped[int]
+    routing: Mapped[str] = mapped_column(String(64))
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Config(Base):
+    """One point of an operator's space."""
+
+    __tablename__ = "megatune_configs"
+    # The digest of a config covers its variant and parameters alone, so two operators can share one.
+    __table_args__ = (UniqueConstraint("operator", "digest"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    operator: Mapped[str] = mapped_column(String(64))
+    digest: Mapped[str] = mapped_column(String(64))
+    variant: Mapped[str] = mapped_column(String(64))
+    params: Mapped[dict[str, Any]] = mapped_column(JSON)
+    changes_bits: Mapped[bool | None]
+    """Whether its results can differ in their bits from those of the variant's other configs; None: not known."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Artifact(Base):
+    """What is worth knowing of a compiled kernel without opening the artifact store."""
+
+    __tablename__ = "megatune_artifacts"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(String(128), unique=True)
+    arch: Mapped[str] = mapped_column(String(32))
+    entry: Mapped[str] = mapped_column(Text)
+    registers: Mapped[int]
+    """Registers a thread."""
+    local_bytes: Mapped[int]
+    """Bytes a thread spills to local memory."""
+    cubin_bytes: Mapped[int]
+    dsl: Mapped[str] = mapped_column(String(64))
+    """Version of the DSL that compiled it; empty when not known."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Campaign(Base):
+    """A declared tuning run."""
+
+    __tablename__ = "megatune_campaigns"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(String(256), unique=True)
+    file_text: Mapped[str] = mapped_column(Text)
+    file_digest: Mapped[str] = mapped_column(String(64))
+    target_id: Mapped[int | None] = mapped_column(ForeignKey("megatune_targets.id"), index=True)
+    state: Mapped[CampaignState] = mapped_column(_word(CampaignState))
+    budget: Mapped[dict[str, Any]] = mapped_column(JSON)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    measuring_s: Mapped[float]
+    """Seconds for which the runner was busy."""
+    wall_s: Mapped[float]
+    """Seconds for which the campaign ran, over all its runs; ``measuring_s / wall_s`` is the GPU's share."""
+
+
+class Measurement(Base):
+    """Samples of one (workload, config) on one target: ``records.Measurement`` as a row."""
+
+    __tablename__ = "megatune_measurements"
+    __table_args__ = (
+        # One search row for each (workload, config, target, regime, provenance): a config that is proposed again, by
+        # this campaign or another, reuses what is there. The order of columns serves "all known of one workload".
+        Index(
+            "uq_megatune_measurements_search",
+            "workload_id",
+            "target_id",
+            "regime",
+            "provenance",
+            "config_id",
+            unique=True,
+            sqlite_where=text("stage = 'search'"),
+            postgresql_where=text("stage = 'search'"),
+        ),
+        # Finalists are measured again in each session; within one session each config has one row, which makes
+        # pairing sample by sample well defined.
+        Index(
+            "uq_megatune_measurements_final",
+            "workload_id",
+            "target_id",
+            "regime",
+            "provenance",
+            "config_id",
+            "session",
+            unique=True,
+            sqlite_where=text("stage = 'final'"),
+            postgresql_where=text("stage = 'final'"),
+        ),
+        # Holds every column that planning filters by and compares, so that reading a million rows touches this index
+        # alone and never the rows with their samples.
+        Index(
+            "ix_megatune_measurements_planning",
+            "target_id",
+            "regime",
+            "provenance",
+            "status",
+            "workload_id",
+            "config_id",
+            "stage",
+            "median_us",
+            "low_us",
+            "high_us",
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    workload_id: Mapped[int] = mapped_column(ForeignKey("megatune_workloads.id"))
+    config_id: Mapped[int] = mapped_column(ForeignKey("megatune_configs.id"))
+    target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"))
+    regime: Mapped[str] = mapped_column(String(32))
+    stage: Mapped[Stage] = mapped_column(_word(Stage))
+    status: Mapped[Status] = mapped_column(_word(Status))
+    provenance: Mapped[Provenance] = mapped_column(_word(Provenance))
+    session: Mapped[str] = mapped_column(String(128))
+    measured_at: Mapped[datetime]
+    median_us: Mapped[float | None]
+    low_us: Mapped[float | None]
+    high_us: Mapped[float | None]
+    launches_a_sample: Mapped[int]
+    sm_clock_mhz: Mapped[int | None]
+    flush_bytes: Mapped[int]
+    reason: Mapped[str] = mapped_column(Text)
+    compile_s: Mapped[float]
+    measure_s: Mapped[float]
+    artifact: Mapped[str] = mapped_column(String(128))
+    """Key of the artifact; not a foreign key, because an import can name artifacts that are not here."""
+    # The two blobs come last: SQLite reads a row up to the last column that is asked for.
+    throttled: Mapped[bytes | None]
+    """One byte a sample, 0 or 1; None when no flags were given."""
+    samples: Mapped[bytes | None]
+    """Microseconds a launch as little-endian float32; None when the status is not ``ok``."""
+
+
+class Trial(Base):
+    """A config that a campaign took up: why, and which measurement answered it."""
+
+    __tablename__ = "megatune_trials"
+    # A finalist can carry the number of the trial that found it, so the reason is part of what makes a trial one.
+    __table_args__ = (
+        UniqueConstraint("campaign_id", "workload_id", "number", "config_id", "reason", name="uq_megatune_trials_once"),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"))
+    workload_id: Mapped[int] = mapped_column(ForeignKey("megatune_workloads.id"))
+    config_id: Mapped[int] = mapped_column(ForeignKey("megatune_configs.id"))
+    number: Mapped[int]
+    state: Mapped[TrialState] = mapped_column(_word(TrialState))
+    measurement_id: Mapped[int | None] = mapped_column(ForeignKey("megatune_measurements.id"), index=True)
+    reason: Mapped[str] = mapped_column(String(256))
+    """Who proposed it: ``sampler``, ``enqueued: neighbour``, ``finalist``, …"""
+    reused: Mapped[bool]
+    """Whether the measurement was there already."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Plan(Base):
+    """A plan: its canonical JSON, and how far it has come."""
+
+    __tablename__ = "megatune_plans"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    name: Mapped[str] = mapped_column(String(256), index=True)
+    content: Mapped[str] = mapped_column(Text)
+    state: Mapped[PlanState] = mapped_column(_word(PlanState))
+    target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"), index=True)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
