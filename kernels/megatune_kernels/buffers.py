@@ -16,8 +16,8 @@ class Buffers(Protocol):
         """Device addresses in the order of the entry's parameters."""
         ...
 
-    def refresh(self, seed: int) -> None:
-        """Draw new random values for the operands that change every step, and their references.
+    def refresh(self) -> None:
+        """Put other random values into the operands that change every step, and compare with their references.
 
         Addresses stay, so captured graphs stay valid.
         """

@@ -1,0 +1,195 @@
+"""Compiled kernels: how they are made without a GPU, and the store that keeps them.
+
+The store is content-addressed and fails closed: the key covers the source of the operator and of what it shares with
+others, the specialization, the architecture and the version of the DSL, and anything that cannot be written down
+canonically raises. So a key that is found is always the right artifact.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import inspect
+import json
+import os
+import struct
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from megatune_kernels.canonical import digest
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Operator
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_kernels.target import Architecture
+
+DSL = "nvidia-cutlass-dsl"
+
+
+def dsl_version() -> str:
+    """Version of the installed DSL.
+
+    :raises MegatuneError: when it is not installed.
+    """
+    try:
+        return version(DSL)
+    except PackageNotFoundError:
+        raise MegatuneError(f"{DSL} is not installed, so nothing can be compiled: pip install 'megatune[gpu]'") from None
+
+
+@cache
+def source_digest(operator_class: type[Operator]) -> str:
+    """Digest of every source file in the folder of the operator.
+
+    :raises MegatuneError: when the source cannot be read.
+    """
+    try:
+        folder = Path(inspect.getfile(operator_class)).parent
+        files = sorted(folder.glob("*.py"))
+        sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+    except (OSError, TypeError) as error:
+        raise MegatuneError(f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}")
+    return digest(sums)
+
+
+def artifact_key(operator: Operator, workload: Workload, config: Config, arch: Architecture) -> str:
+    """Digest of everything that the compiled code depends on.
+
+    :raises MegatuneError: when one of the parts cannot be fingerprinted.
+    """
+    try:
+        return digest(
+            {
+                "operator": operator.name,
+                "source": source_digest(type(operator)),
+                "specialization": operator.specialization(workload, config),
+                "arch": arch.name,
+                "dsl": dsl_version(),
+            }
+        )
+    except (TypeError, ValueError) as error:
+        raise MegatuneError(f"{operator.name} gives a specialization that is not canonical: {error}") from error
+
+
+def from_compiled(compiled: Any, key: str, arch: Architecture) -> Artifact:
+    """The artifact of what ``compile_for`` returned.
+
+    :raises MegatuneError: when it does not hold exactly one kernel.
+    """
+    entries = list(compiled.kernel_info)
+    cubin = compiled.artifacts.CUBIN if compiled.artifacts is not None else None
+    if len(entries) != 1 or not cubin:
+        raise MegatuneError(f"expected one kernel with a cubin from the DSL, got {len(entries)}")
+    registers, local_bytes = resources(cubin)
+    return Artifact(key, arch.name, entries[0], cubin, registers, local_bytes)
+
+
+def compile_for(arch: Architecture, function: Any, *arguments: Any) -> Any:
+    """``cute.compile`` for an architecture, with the cubin kept in the result. Needs no GPU."""
+    from cutlass import cute
+
+    # The DSL also writes the cubin to a folder; the result holds it, so the folder goes.
+    with tempfile.TemporaryDirectory(prefix="megatune-compile-") as folder:
+        options = f"--keep-cubin --gpu-arch={arch.name} --dump-dir={folder}"
+        return cute.compile(function, *arguments, options=options)
+
+
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
+_EIATTR_REGCOUNT = 0x2F
+_EIATTR_FRAME_SIZE = 0x11
+_FORMAT_SIZED = 4
+
+
+def resources(cubin: bytes) -> tuple[int, int]:
+    """Registers and bytes of local memory a thread, the most over the kernels of a cubin.
+
+    Read from the ELF's ``.nv.info`` records (format, attribute, size, then symbol index and value), as
+    ``cuobjdump -elf`` prints them: launching code needs neither a GPU nor the toolkit for it.
+    """
+    offset, size, count, names_at = (
+        struct.unpack_from("<Q", cubin, 0x28)[0],
+        *struct.unpack_from("<HHH", cubin, 0x3A),
+    )
+    headers = [_SECTION_HEADER.unpack_from(cubin, offset + i * size) for i in range(count)]
+    names = headers[names_at]
+    found = {_EIATTR_REGCOUNT: 0, _EIATTR_FRAME_SIZE: 0}
+    for header in headers:
+        start = names[4] + header[0]
+        if cubin[start : cubin.index(b"\0", start)] != b".nv.info":
+            continue
+        at, end = header[4], header[4] + header[5]
+        while at < end:
+            kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
+            at += 4
+            if kind == _FORMAT_SIZED:
+                if attribute in found and length >= 8:
+                    found[attribute] = max(found[attribute], struct.unpack_from("<I", cubin, at + 4)[0])
+                at += length
+    return found[_EIATTR_REGCOUNT], found[_EIATTR_FRAME_SIZE]
+
+
+class ArtifactStore:
+    """Artifacts in a folder, safe for many processes: a per-key lock is held while a key is compiled."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def get(self, key: str) -> Artifact | None:
+        """The artifact of that key, or None when it was never built or its file is damaged."""
+        folder = self._folder(key)
+        try:
+            meta = json.loads((folder / f"{key}.json").read_text())
+            cubin = (folder / f"{key}.cubin").read_bytes()
+            whole = hashlib.sha256(cubin).hexdigest() == meta.pop("sha256")
+            return Artifact(cubin=cubin, **meta) if whole else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, artifact: Artifact) -> None:
+        """Keep the artifact; a reader sees all of it or nothing."""
+        meta = asdict(artifact)
+        cubin = meta.pop("cubin")
+        meta["sha256"] = hashlib.sha256(cubin).hexdigest()
+        folder = self._folder(artifact.key)
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(folder / f"{artifact.key}.cubin", cubin)
+        _write(folder / f"{artifact.key}.json", json.dumps(meta).encode())
+
+    def get_or_compile(self, operator: Operator, workload: Workload, config: Config, arch: Architecture) -> Artifact:
+        """The artifact from the store, or compiled now and kept. Whatever the compiler raises comes through."""
+        key = artifact_key(operator, workload, config, arch)
+        found = self.get(key)
+        if found is not None:
+            return found
+        with self._lock(key):
+            found = self.get(key)
+            if found is None:
+                found = operator.compile(workload, config, arch)
+                self.put(found)
+            return found
+
+    def _folder(self, key: str) -> Path:
+        return self.root / key[:2]
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        folder = self._folder(key)
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{key}.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _write(path: Path, content: bytes) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)

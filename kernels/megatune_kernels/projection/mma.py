@@ -1,0 +1,196 @@
+"""Variant ``mma``: tensor cores, with the weights as the row operand and tokens padded to 8, 16, 32 or 64. Imports
+the DSL.
+
+A warp owns ``rows_a_warp`` rows of w and walks its share of K in steps of 32 x ``k_unroll`` elements; the warps of a
+block divide its rows first and K next, the blocks of a cluster divide K again (split-K). Weights and activations come
+through ``stages`` asynchronous copies in shared memory.
+
+A dot product does not care in which order K is visited as long as both operands agree. Within 32 elements of K, lane c
+of a quad takes elements 8c to 8c+7 of each of its rows, which are 16 contiguous bytes, as its fragments of two
+m16n8k16 instructions. So each thread copies exactly what it will itself multiply: there is no barrier in the main
+loop, no swizzle, and every access is 16 bytes wide and free of bank conflicts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Float32
+from cutlass import Int32
+from cutlass import Int64
+from cutlass import cute
+
+from megatune_kernels.projection.device import copy_async
+from megatune_kernels.projection.device import load_shared4
+from megatune_kernels.projection.device import mma_16x8x16
+from megatune_kernels.projection.device import store_shared
+from megatune_kernels.projection.epilogue import sum_and_store
+from megatune_kernels.projection.geometry import BF16_BYTES
+from megatune_kernels.projection.geometry import COPY_BYTES
+from megatune_kernels.projection.geometry import FP32_BYTES
+from megatune_kernels.projection.geometry import TILE_K
+from megatune_kernels.projection.geometry import TILE_ROWS
+from megatune_kernels.projection.geometry import TILE_TOKENS
+from megatune_kernels.projection.geometry import WARP
+from megatune_kernels.projection.geometry import Mma
+
+
+@cute.jit
+def _copy(
+    slot: Int32, starts: list[Int64], offset: Int64, first: cutlass.Constexpr, kernel: cutlass.Constexpr
+) -> None:
+    """Copy one step of some of the streams of a thread; ``first`` is the first stream's place within a tile."""
+    for u in cutlass.range_constexpr(kernel.k_unroll):
+        for i in cutlass.range_constexpr(len(starts)):
+            place = slot + Int32((u * kernel.copies_a_tile + first + i) * WARP * COPY_BYTES)
+            copy_async(place, starts[i] + offset + u * TILE_K * BF16_BYTES, through_l1=first > 0)
+
+
+@cute.jit
+def _multiply(sums: cute.Tensor, slot: Int32, kernel: cutlass.Constexpr) -> None:
+    """sums[row tile][token tile][4] += one step."""
+    for u in cutlass.range_constexpr(kernel.k_unroll):
+        tile = slot + Int32(u * kernel.copies_a_tile * WARP * COPY_BYTES)
+        weights = []
+        for i in cutlass.range_constexpr(2 * kernel.row_tiles):
+            weights.append(load_shared4(tile + Int32(i * WARP * COPY_BYTES)))
+        for j in cutlass.range_constexpr(kernel.token_tiles):
+            x = load_shared4(tile + Int32((2 * kernel.row_tiles + j) * WARP * COPY_BYTES))
+            for i in cutlass.range_constexpr(kernel.row_tiles):
+                place = (i * kernel.token_tiles + j) * 4
+                held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]
+                low, high = weights[2 * i], weights[2 * i + 1]
+                held = mma_16x8x16(held, [low[0], high[0], low[1], high[1]], [x[0], x[1]])
+                held = mma_16x8x16(held, [low[2], high[2], low[3], high[3]], [x[2], x[3]])
+                for e in cutlass.range_constexpr(4):
+                    sums[place + e] = held[e]
+
+
+@cute.kernel
+def _kernel(
+    x: cute.Pointer,
+    w: cute.Pointer,
+    y: cute.Pointer,
+    n: Int32,
+    k: Int32,
+    tokens: Int32,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (split_k, ceil(n / rows))."""
+    thread, _, _ = cute.arch.thread_idx()
+    rank, tile, _ = cute.arch.block_idx()
+    if cutlass.const_expr(kernel.pdl):
+        cute.arch.griddepcontrol_launch_dependents()
+    width = k
+    if cutlass.const_expr(kernel.static_k):
+        width = kernel.static_k
+    lane = thread % WARP
+    warp = cute.arch.make_warp_uniform(thread // WARP)
+    group = lane // 4
+    quad_lane = lane % 4
+    row_warp = warp % kernel.row_warps
+    k_warp = warp // kernel.row_warps
+    first_row = tile * kernel.rows
+    warp_row = row_warp * kernel.rows_a_warp
+    width_bytes = Int64(width) * BF16_BYTES
+    step_bytes = kernel.k_unroll * TILE_K * BF16_BYTES
+    steps = width // (kernel.k_unroll * TILE_K)
+    first_step = rank * kernel.k_warps + k_warp
+    stride = kernel.split_k * kernel.k_warps
+    offset = Int64(quad_lane * COPY_BYTES)
+
+    weight_starts = []
+    for i in cutlass.range_constexpr(2 * kernel.row_tiles):
+        # Rows and tokens past the end read the last one again: their sums are not stored.
+        row = cutlass.min(first_row + warp_row + group + i * (TILE_ROWS // 2), n - 1)
+        weight_starts.append(w.toint() + Int64(row) * width_bytes + offset)
+    token_starts = []
+    for j in cutlass.range_constexpr(kernel.token_tiles):
+        token = cutlass.min(group + j * TILE_TOKENS, tokens - 1)
+        token_starts.append(x.toint() + Int64(token) * width_bytes + offset)
+
+    shared = Int32(cute.arch.get_dyn_smem(Float32, alignment=16).toint())
+    slots = shared + warp * (kernel.stages * kernel.stage_bytes) + lane * COPY_BYTES
+    sums = cute.make_rmem_tensor(kernel.row_tiles * kernel.token_tiles * 4, Float32)
+    for i in cutlass.range_constexpr(kernel.row_tiles * kernel.token_tiles * 4):
+        sums[i] = Float32(0.0)
+
+    for s in cutlass.range_constexpr(kernel.stages - 1):
+        if first_step + s * stride < steps:
+            at = Int64(first_step + s * stride) * step_bytes
+            _copy(slots + Int32(s * kernel.stage_bytes), weight_starts, at, 0, kernel)
+    if cutlass.const_expr(kernel.pdl):
+        cute.arch.griddepcontrol_wait()
+    for s in cutlass.range_constexpr(kernel.stages - 1):
+        if first_step + s * stride < steps:
+            at = Int64(first_step + s * stride) * step_bytes
+            _copy(slots + Int32(s * kernel.stage_bytes), token_starts, at, 2 * kernel.row_tiles, kernel)
+        cute.arch.cp_async_commit_group()
+
+    slot = Int32(0)
+    ahead = Int32((kernel.stages - 1) * kernel.stage_bytes)
+    for step in cutlass.range(first_step, steps, stride):
+        # Each thread waits for its own copies alone and reads nothing that another thread copied.
+        cute.arch.cp_async_wait_group(kernel.stages - 2)
+        later = step + (kernel.stages - 1) * stride
+        if later < steps:
+            at = Int64(later) * step_bytes
+            _copy(slots + ahead, weight_starts, at, 0, kernel)
+            _copy(slots + ahead, token_starts, at, 2 * kernel.row_tiles, kernel)
+        cute.arch.cp_async_commit_group()
+        _multiply(sums, slots + slot, kernel)
+        ahead = slot
+        slot = slot + kernel.stage_bytes
+        if slot == kernel.stages * kernel.stage_bytes:
+            slot = Int32(0)
+
+    # The stages are free once every warp is through; the partials take their place.
+    cute.arch.cp_async_wait_group(0)
+    cute.arch.sync_threads()
+    part = shared + k_warp * (kernel.padded_tokens * kernel.pitch * FP32_BYTES)
+    for i in cutlass.range_constexpr(kernel.row_tiles):
+        for j in cutlass.range_constexpr(kernel.token_tiles):
+            for e in cutlass.range_constexpr(4):
+                row = warp_row + i * TILE_ROWS + group + (e // 2) * (TILE_ROWS // 2)
+                token = j * TILE_TOKENS + 2 * quad_lane + e % 2
+                place = part + (token * kernel.pitch + row) * FP32_BYTES
+                store_shared(place, sums[(i * kernel.token_tiles + j) * 4 + e])
+    cute.arch.sync_threads()
+    sum_and_store(
+        shared,
+        y.toint(),
+        tokens,
+        n,
+        first_row,
+        thread,
+        rank,
+        parts=kernel.k_warps,
+        rows=kernel.rows,
+        pitch=kernel.pitch,
+        padded_tokens=kernel.padded_tokens,
+        split_k=kernel.split_k,
+        threads=kernel.warps * WARP,
+    )
+
+
+@cute.jit
+def launch(
+    x: cute.Pointer,
+    w: cute.Pointer,
+    y: cute.Pointer,
+    n: Int32,
+    k: Int32,
+    tokens: Int32,
+    stream: Any,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """What is compiled; runners launch the cubin themselves."""
+    _kernel(x, w, y, n, k, tokens, kernel).launch(
+        grid=[kernel.split_k, (n + kernel.rows - 1) // kernel.rows, 1],
+        block=[kernel.warps * WARP, 1, 1],
+        cluster=[kernel.split_k, 1, 1] if kernel.split_k > 1 else None,
+        smem=kernel.shared_bytes,
+        stream=stream,
+        use_pdl=kernel.pdl,
+    )
