@@ -1,0 +1,25 @@
+"""``megatune db``: keeping a database usable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+database_app = typer.Typer(help="Look after a database.", epilog="Example: megatune db upgrade --db tuned.db")
+
+
+@database_app.callback()
+def _group() -> None:
+    """Look after a database."""
+
+
+@database_app.command(epilog="Example: megatune db upgrade --db tuned.db")
+def upgrade(
+    db: Annotated[Path, typer.Option("--db", help="The database.", dir_okay=False)],
+) -> None:
+    """Bring a database that an older Megatune wrote to the schema of this one; a copy stays beside it."""
+    from megatune_db.schema import upgrade as upgrade_schema
+
+    typer.echo(f"{db}: schema {upgrade_schema(db)}")

@@ -1,0 +1,41 @@
+"""``megatune doctor``: what this machine can do, and how to get what is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from megatune_dashboard.console import console
+from megatune_dashboard.console import print_json
+
+
+def doctor(
+    db: Annotated[Path | None, typer.Option("--db", help="A database to look at too.", dir_okay=False)] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what this machine can do, what is missing, and how to get it."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from megatune_tuner.doctor import State
+    from megatune_tuner.doctor import examine
+
+    report = examine(db)
+    if json:
+        print_json(report.to_dict())
+        return
+    table = Table("what", "state", "found", "remedy")
+    styles = {State.OK: "green", State.MISSING: "yellow", State.BROKEN: "red"}
+    for finding in report.findings:
+        state = f"[{styles[finding.state]}]{finding.state}[/]"
+        table.add_row(finding.subject, state, escape(finding.detail), escape(finding.remedy))
+    out = console()
+    out.print(table)
+    if report.driver:
+        out.print(f"NVIDIA driver {report.driver}" + (f", CUDA up to {report.cuda}" if report.cuda else ""))
+    for line in report.links:
+        out.print(line, markup=False)
+    can = "Campaigns can be measured here." if report.can_measure else "Campaigns can be replayed and planned here."
+    out.print(can)
