@@ -79,7 +79,10 @@ def test_version() -> None:
 
 
 def test_help_is_fast_enough_to_be_asked_for() -> None:
-    code = "import time; begin = time.perf_counter(); import megatune_dashboard.command; print(time.perf_counter() - begin)"
+    code = (
+        "import time; begin = time.perf_counter(); import megatune_dashboard.command; "
+        "print(time.perf_counter() - begin)"
+    )
     seconds = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)]
     assert min(seconds) < 1.5
 
