@@ -24,6 +24,7 @@ from sqlalchemy import MetaData
 from sqlalchemy import String
 from sqlalchemy import Text
 from sqlalchemy import UniqueConstraint
+from sqlalchemy import literal_column
 from sqlalchemy import text
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.orm import Mapped
@@ -230,6 +231,11 @@ class Measurement(Base):
     """One byte a sample, 0 or 1; None when no flags were given."""
     samples: Mapped[bytes | None]
     """Microseconds a launch as little-endian float32; None when the status is not ``ok``."""
+
+
+IS_SEARCH = Measurement.stage == literal_column("'search'")
+IS_FINAL = Measurement.stage == literal_column("'final'")
+"""Written out and not bound: SQLite uses a partial index only where the statement itself says its condition."""
 
 
 class Trial(Base):

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from sqlalchemy import case
 from sqlalchemy import distinct
 from sqlalchemy import func
-from sqlalchemy import literal_column
 from sqlalchemy import or_
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from megatune_db import codec
+from megatune_db.models import IS_FINAL
+from megatune_db.models import IS_SEARCH
 from megatune_db.models import Campaign
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
@@ -317,7 +318,7 @@ def known_measurements(
             Row.target_id == _target(target),
             Row.regime == str(regime),
             Row.provenance == provenance,
-            _IS_SEARCH,
+            IS_SEARCH,
         )
     )
     return {
@@ -370,7 +371,7 @@ def contenders(
     best = (
         select(Row.workload_id, Config.variant, Row.provenance, func.min(Row.median_us), Row.high_us)
         .join(Config, Config.id == Row.config_id)
-        .where(*ok, _IS_SEARCH)
+        .where(*ok, IS_SEARCH)
         .group_by(Row.workload_id, Config.variant, Row.provenance)
         .cte("best")
     )
@@ -497,7 +498,7 @@ def export_rows(
     for workload in workloads(session, target=target, regime=regime, operator=operator):
         if not workload.measurements.get(provenance):
             continue
-        for stage in (_IS_SEARCH, _IS_FINAL):
+        for stage in (IS_SEARCH, IS_FINAL):
             query = (
                 select(Row, Config.digest, Config.variant, Config.params)
                 .join(Config, Config.id == Row.config_id)
@@ -542,11 +543,6 @@ def plans(session: Session) -> list[PlanRow]:
 
 def _plan(row: Plan, target: str) -> PlanRow:
     return PlanRow(row.digest, row.name, row.content, row.state, target, row.created_at)
-
-
-# Written out, because SQLite uses a partial index only where the statement itself says its condition.
-_IS_SEARCH = Row.stage == literal_column("'search'")
-_IS_FINAL = Row.stage == literal_column("'final'")
 
 
 def _target(digest: str) -> Any:

@@ -296,10 +296,12 @@ def _inserting() -> Insert:
 
 def _same(session: Session, ids: dict[str, int], measurement: Measurement) -> int:
     query = select(models.Measurement.id).filter_by(
-        **ids, regime=str(measurement.regime), provenance=measurement.provenance, stage=measurement.stage
+        **ids, regime=str(measurement.regime), provenance=measurement.provenance
     )
-    if measurement.stage is Stage.FINAL:
-        query = query.filter_by(session=measurement.session)
+    if measurement.stage is Stage.SEARCH:
+        query = query.where(models.IS_SEARCH)
+    else:
+        query = query.where(models.IS_FINAL, models.Measurement.session == measurement.session)
     return session.scalars(query).one()
 
 
