@@ -42,7 +42,9 @@ def dsl_version() -> str:
     try:
         return version(DSL)
     except PackageNotFoundError:
-        raise MegatuneError(f"{DSL} is not installed, so nothing can be compiled: pip install 'megatune[gpu]'") from None
+        raise MegatuneError(
+            f"{DSL} is not installed, so nothing can be compiled: pip install 'megatune[gpu]'"
+        ) from None
 
 
 @cache
@@ -56,7 +58,9 @@ def source_digest(operator_class: type[Operator]) -> str:
         files = sorted(folder.glob("*.py"))
         sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     except (OSError, TypeError) as error:
-        raise MegatuneError(f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}")
+        raise MegatuneError(
+            f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}"
+        )
     return digest(sums)
 
 

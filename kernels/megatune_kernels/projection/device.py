@@ -23,11 +23,10 @@ from megatune_kernels.projection.geometry import WARP
 def load_words(address: Int64, words: int, *, streamed: bool) -> list[Uint32]:
     """Load ``words`` (1, 2 or 4) 32-bit words of global memory, aligned to their size.
 
-    ``streamed`` is for weights: read once, so they do not displace what the L1 is kept for, and never written, so they
-    may be read before the predecessor ends. Anything else may come from the predecessor and must not take the
-    non-coherent path.
+    ``streamed`` is for weights: read once, so they do not displace what the L1 is kept for. Not the non-coherent path
+    (``.nc``): ptxas moves such loads behind ``griddepcontrol.wait``, and activations may come from the predecessor.
     """
-    path = ".nc.L1::no_allocate" if streamed else ""
+    path = ".L1::no_allocate" if streamed else ""
     vector = f".v{words}" if words > 1 else ""
     outputs = ", ".join(f"{{$w{i}}}" for i in range(words))
     outputs = f"{{{outputs}}}" if words > 1 else outputs

@@ -37,9 +37,7 @@ from megatune_kernels.projection.geometry import Mma
 
 
 @cute.jit
-def _copy(
-    slot: Int32, starts: list[Int64], offset: Int64, first: cutlass.Constexpr, kernel: cutlass.Constexpr
-) -> None:
+def _copy(slot: Int32, starts: list[Int64], offset: Int64, first: cutlass.Constexpr, kernel: cutlass.Constexpr) -> None:
     """Copy one step of some of the streams of a thread; ``first`` is the first stream's place within a tile."""
     for u in cutlass.range_constexpr(kernel.k_unroll):
         for i in cutlass.range_constexpr(len(starts)):
@@ -193,4 +191,5 @@ def launch(
         smem=kernel.shared_bytes,
         stream=stream,
         use_pdl=kernel.pdl,
+        min_blocks_per_mp=1,
     )

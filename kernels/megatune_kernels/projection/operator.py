@@ -60,8 +60,10 @@ class Projection(Operator):
         if dims["n"] < 1:
             raise MegatuneError(f"n={dims['n']} is impossible: a projection has at least one output")
         if dims["k"] < K_MULTIPLE or dims["k"] % K_MULTIPLE:
-            raise MegatuneError(f"k={dims['k']} is impossible: rows are read 16 bytes at a time, so k must be a "
-                                f"multiple of {K_MULTIPLE}")
+            raise MegatuneError(
+                f"k={dims['k']} is impossible: rows are read 16 bytes at a time, so k must be a "
+                f"multiple of {K_MULTIPLE}"
+            )
         if not 1 <= tokens <= MMA_TOKENS:
             raise MegatuneError(f"tokens={tokens} is out of range: a decode projection has 1 to {MMA_TOKENS} tokens")
         if dtype != "bf16":
@@ -98,9 +100,7 @@ class Projection(Operator):
 
     def cost(self, workload: Workload, config: Config) -> Cost:
         n, k, tokens = workload["n"], workload["k"], workload.tokens
-        return Cost(
-            memory_bytes=BF16_BYTES * (n * k + tokens * k + tokens * n), link_bytes=0, flops=2 * tokens * n * k
-        )
+        return Cost(memory_bytes=BF16_BYTES * (n * k + tokens * k + tokens * n), link_bytes=0, flops=2 * tokens * n * k)
 
     def inputs(self, workload: Workload, copies: int, seed: int) -> ProjectionBuffers:
         from megatune_kernels.projection.buffers import ProjectionBuffers

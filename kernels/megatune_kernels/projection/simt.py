@@ -69,9 +69,7 @@ def _accumulate(
 
 
 @cute.kernel
-def _kernel(
-    x: cute.Pointer, w: cute.Pointer, y: cute.Pointer, n: Int32, k: Int32, kernel: cutlass.Constexpr
-) -> None:
+def _kernel(x: cute.Pointer, w: cute.Pointer, y: cute.Pointer, n: Int32, k: Int32, kernel: cutlass.Constexpr) -> None:
     """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (split_k, ceil(n / rows))."""
     thread, _, _ = cute.arch.thread_idx()
     rank, tile, _ = cute.arch.block_idx()
@@ -156,4 +154,5 @@ def launch(
         smem=kernel.shared_bytes,
         stream=stream,
         use_pdl=kernel.pdl,
+        min_blocks_per_mp=1,
     )

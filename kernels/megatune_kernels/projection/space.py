@@ -42,7 +42,9 @@ def _simt(workload: Workload, arch: Architecture) -> VariantSpace:
             Parameter("vector", (4, 8), 8, "elements of a load", changes_bits=True),
             Parameter("split_k", (1, 2, 4), 1, "blocks of a cluster that share K", changes_bits=True),
             Parameter("static_k", (False, True), False, "K compiled in"),
-            Parameter("pdl", (False, True), True, "programmatic launch: weights are loaded before the predecessor ends"),
+            Parameter(
+                "pdl", (False, True), True, "programmatic launch: weights are loaded before the predecessor ends"
+            ),
         ),
         (
             Constraint(
@@ -94,7 +96,9 @@ def _mma(workload: Workload, arch: Architecture) -> VariantSpace:
             Parameter("stages", (2, 3, 4, 6, 8), 4, "asynchronous copies in flight, plus the one in use"),
             Parameter("split_k", (1, 2, 4, 8), 1, "blocks of a cluster that share K", changes_bits=True),
             Parameter("static_k", (False, True), False, "K compiled in"),
-            Parameter("pdl", (False, True), True, "programmatic launch: weights are copied before the predecessor ends"),
+            Parameter(
+                "pdl", (False, True), True, "programmatic launch: weights are copied before the predecessor ends"
+            ),
         ),
         (
             Constraint(
@@ -115,8 +119,11 @@ def _mma(workload: Workload, arch: Architecture) -> VariantSpace:
             Constraint(
                 "depth",
                 "stages beyond a warp's share of K are never filled",
-                lambda p: kernel(p).stages == 2
-                or (kernel(p).stages - 1) * kernel(p).k_warps * kernel(p).split_k <= workload["k"] // kernel(p).stage_k,
+                lambda p: (
+                    kernel(p).stages == 2
+                    or (kernel(p).stages - 1) * kernel(p).k_warps * kernel(p).split_k
+                    <= workload["k"] // kernel(p).stage_k
+                ),
             ),
             Constraint(
                 "shared_memory",

@@ -1,0 +1,1 @@
+"""Processes that may hang or crash without taking the campaign along."""

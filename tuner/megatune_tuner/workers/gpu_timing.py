@@ -1,0 +1,343 @@
+"""How a config becomes samples on one GPU: verify, heat, time, verify again. Imports torch and cuda.core.
+
+The clock is that of the GPU: an event before and one after each replay of a graph of many launches. A sample is that
+time divided by the launches, so what lies between two launches is part of it, as it is in a decode step.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from cuda.bindings import driver
+from cuda.core import EventOptions
+from cuda.core import LaunchConfig
+from cuda.core import ObjectCode
+from cuda.core import launch
+
+from megatune_db.records import Status
+from megatune_kernels.buffers import Buffers
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+
+from megatune_tuner.statistics import summarize
+from megatune_tuner.workers.gpu import Job
+from megatune_tuner.workers.gpu import Outcome
+from megatune_tuner.workers.gpu_device import GpuDevice
+
+FLUSH_L2 = 2.2
+"""Operands rotate over this many times the L2: twice, and a margin for what a launch leaves behind."""
+SAMPLE_US = 300.0
+"""Least length of a sample: the microsecond between two graphs is then under half a percent of it."""
+ASSUMED_BYTES_A_US = 4.0e6
+ASSUMED_LAUNCH_US = 2.0
+MOST_LAUNCHES = 4096
+FIRST_SAMPLES = 7
+"""The fewest whose range holds the median with 95 %, and one more."""
+MORE_SAMPLES = 6
+MOST_SAMPLES = 31
+HALF_WIDTH = 0.01
+"""Sampling ends when the 95 % interval of the median is within this share of it."""
+SAMPLING_S = 0.5
+HEAT_S = 0.2
+PAUSE_S = 0.1
+"""After a pause of this length the clocks may have dropped."""
+WATCH_S = 1.0
+"""How often other processes on the GPU are looked for."""
+RETAKES = 3
+FINAL_ROUNDS = 31
+SEED = 20_240_229
+
+INFEASIBLE = ("INVALID_VALUE", "OUT_OF_RESOURCES", "INVALID_CLUSTER_SIZE", "NOT_SUPPORTED", "INVALID_CONFIGURATION")
+"""Errors by which the driver refuses a launch before it starts; the context stays good."""
+
+
+@dataclass
+class _Ready:
+    """A job that can be replayed."""
+
+    job: Job
+    buffers: Buffers
+    launches: int
+    replay: Callable[[], None]
+    flush_bytes: int
+    close: Callable[[], None]
+
+
+class _WrongResult(Exception):
+    pass
+
+
+class Bench:
+    """Times jobs on one GPU. Keeps the operands of the last workload."""
+
+    def __init__(self, index: int) -> None:
+        self.device = GpuDevice(index)
+        self._stream = self.device.device.create_stream()
+        torch.cuda.set_stream(torch.cuda.ExternalStream(int(self._stream.handle)))
+        options = EventOptions(timing_enabled=True)
+        self._events = [self.device.device.create_event(options) for _ in range(2 * MOST_SAMPLES)]
+        self._held: tuple[tuple[Workload, int], Buffers] | None = None
+        self._last_busy = -math.inf
+        self._last_watch = -math.inf
+
+    def copy_bytes_a_us(self) -> float:
+        """Bytes read and written a µs by a copy of 1 GiB between two buffers, best of several, clocks steady."""
+        source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
+        target = torch.empty_like(source)
+
+        def replay() -> None:
+            target.copy_(source)
+
+        self._heat(replay)
+        times = self._time(replay, 15)
+        del source, target
+        torch.cuda.empty_cache()
+        return 2 * (1 << 30) / min(times)
+
+    def search(self, job: Job) -> Outcome:
+        """Verify, sample until the interval is narrow, verify again with other inputs."""
+        started = time.monotonic()
+        ready: _Ready | None = None
+        try:
+            ready = self._ready(job)
+            self._verify(ready)
+            self._heat(ready.replay)
+            samples: list[float] = []
+            flags: list[bool] = []
+            clocks: list[int] = []
+            deadline = time.monotonic() + SAMPLING_S
+            while True:
+                taken = self._undisturbed(ready.replay, FIRST_SAMPLES if not samples else MORE_SAMPLES)
+                samples += [us / ready.launches for us in taken]
+                flags += [self.device.throttled()] * len(taken)
+                clocks.append(self.device.sm_clock_mhz())
+                median, low, high = summarize(samples)
+                narrow = (high - low) / 2 <= HALF_WIDTH * median
+                if narrow or len(samples) + MORE_SAMPLES > MOST_SAMPLES or time.monotonic() > deadline:
+                    break
+            self._verify(ready, after=True)
+            return self._outcome(ready, samples, flags, clocks, started)
+        except Exception as error:  # noqa: BLE001 - whatever a config does to the device is its result
+            return self._failed(error, started)
+        finally:
+            if ready is not None:
+                self._close([ready])
+
+    def final(self, jobs: Sequence[Job], seed: int) -> list[Outcome]:
+        """Sample all jobs in rounds, each round in a random order of its own.
+
+        A job that fails leaves the others in; one that ends the context ends all.
+        """
+        started = time.monotonic()
+        order = random.Random(seed)
+        outcomes: dict[int, Outcome] = {}
+        ready: dict[int, _Ready] = {}
+        try:
+            for i, job in enumerate(jobs):
+                try:
+                    ready[i] = self._ready(job)
+                    self._verify(ready[i])
+                except Exception as error:  # noqa: BLE001 - as in search
+                    outcomes[i] = self._failed(error, started)
+                    if outcomes[i].poisoned:
+                        return [outcomes.get(j, outcomes[i]) for j in range(len(jobs))]
+            alive = [i for i in ready if i not in outcomes]
+            samples: dict[int, list[float]] = {i: [] for i in alive}
+            flags: dict[int, list[bool]] = {i: [] for i in alive}
+            clocks: list[int] = []
+            for i in alive:
+                self._heat(ready[i].replay)
+            for _ in range(FINAL_ROUNDS):
+                order.shuffle(alive)
+                hot = self.device.throttled()
+                clocks.append(self.device.sm_clock_mhz())
+                for i in alive:
+                    (us,) = self._undisturbed(ready[i].replay, 1)
+                    samples[i].append(us / ready[i].launches)
+                    flags[i].append(hot)
+            for i in alive:
+                try:
+                    self._verify(ready[i], after=True)
+                    outcomes[i] = self._outcome(ready[i], samples[i], flags[i], clocks, started)
+                except Exception as error:  # noqa: BLE001 - as in search
+                    outcomes[i] = self._failed(error, started)
+            return [outcomes[i] for i in range(len(jobs))]
+        finally:
+            self._close(list(ready.values()))
+
+    def _ready(self, job: Job) -> _Ready:
+        _phase("prepare", job)
+        tuned = operator(job.workload.operator)
+        buffers = self._buffers(job)
+        cost = tuned.cost(job.workload, job.config)
+        guess_us = ASSUMED_LAUNCH_US + cost.memory_bytes / ASSUMED_BYTES_A_US
+        launches = min(MOST_LAUNCHES, max(buffers.copies, math.ceil(SAMPLE_US / guess_us)))
+        launches = -(-launches // buffers.copies) * buffers.copies
+        enqueue = self._baseline(job, buffers) if job.artifact is None else self._kernel(job, buffers)
+
+        def run(stream: Any) -> None:
+            for i in range(launches):
+                enqueue(stream, i % buffers.copies)
+
+        flush = buffers.copies * buffers.bytes_a_copy if job.cold else 0
+        if not job.graph:
+            return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None)
+        builder = self._stream.create_graph_builder()
+        builder.begin_building()
+        run(builder)
+        graph = builder.end_building().complete()
+        builder.close()
+        graph.upload(self._stream)
+        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close)
+
+    def _buffers(self, job: Job) -> Buffers:
+        tuned = operator(job.workload.operator)
+        bytes_a_copy = max(1, tuned.cost(job.workload, job.config).memory_bytes)
+        copies = max(2, math.ceil(FLUSH_L2 * self.device.l2_bytes / bytes_a_copy)) if job.cold else 1
+        key = (job.workload, copies)
+        if self._held is None or self._held[0] != key:
+            self._held = None
+            torch.cuda.empty_cache()
+            self._held = (key, tuned.inputs(job.workload, copies, SEED))
+        return self._held[1]
+
+    def _kernel(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
+        assert job.artifact is not None
+        shape = operator(job.workload.operator).launch(job.workload, job.config)
+        kernel = ObjectCode.from_cubin(job.artifact.cubin).get_kernel(job.artifact.entry)
+        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        handle = driver.CUkernel(int(kernel.handle))
+        (error,) = driver.cuKernelSetAttribute(
+            attribute, shape.shared_bytes, handle, driver.CUdevice(self.device.device.device_id)
+        )
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{error.name}: {shape.shared_bytes} bytes of shared memory")
+        # cuda.core counts a grid in clusters where there are some.
+        clustered = shape.cluster != (1, 1, 1)
+        grid = tuple(g // c for g, c in zip(shape.grid, shape.cluster, strict=True))
+        config = LaunchConfig(
+            grid=grid,
+            block=shape.block,
+            cluster=shape.cluster if clustered else None,
+            shmem_size=shape.shared_bytes,
+            programmatic_stream_serialization=shape.programmatic,
+        )
+        scalars = [ctypes.c_int32(value) for value in shape.scalars]
+        arguments = [(*buffers.pointers(copy), *scalars) for copy in range(buffers.copies)]
+
+        def enqueue(stream: Any, copy: int) -> None:
+            launch(stream, config, kernel, *arguments[copy])
+
+        return enqueue
+
+    def _baseline(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
+        tuned = operator(job.workload.operator)
+
+        def enqueue(_: Any, copy: int) -> None:
+            tuned.baseline(job.config.variant, job.workload, buffers, copy)
+
+        # Libraries make handles and workspaces when first called, which a graph must not hold.
+        enqueue(None, 0)
+        self._stream.sync()
+        return enqueue
+
+    def _verify(self, ready: _Ready, *, after: bool = False) -> None:
+        _phase("verify after timing" if after else "verify", ready.job)
+        if after:
+            ready.buffers.refresh()
+        ready.buffers.poison()
+        ready.replay()
+        self._stream.sync()
+        wrong = ready.buffers.check()
+        if wrong:
+            raise _WrongResult(wrong)
+        self._last_busy = time.monotonic()
+
+    def _heat(self, replay: Callable[[], None]) -> None:
+        """Replay until the clocks are up, if the GPU was idle long enough for them to drop."""
+        now = time.monotonic()
+        if now - self._last_busy < PAUSE_S:
+            return
+        while time.monotonic() - now < HEAT_S:
+            replay()
+            self._stream.sync()
+        self._last_busy = time.monotonic()
+
+    def _time(self, replay: Callable[[], None], count: int) -> list[float]:
+        """Times of ``count`` replays in µs."""
+        for i in range(count):
+            self._stream.record(self._events[2 * i])
+            replay()
+            self._stream.record(self._events[2 * i + 1])
+        self._stream.sync()
+        self._last_busy = time.monotonic()
+        return [(self._events[2 * i + 1] - self._events[2 * i]) * 1e3 for i in range(count)]
+
+    def _undisturbed(self, replay: Callable[[], None], count: int) -> list[float]:
+        """``_time``, taken again while another process computes on the GPU.
+
+        :raises MegatuneError: when it stays.
+        """
+        for attempt in range(RETAKES):
+            times = self._time(replay, count)
+            if time.monotonic() - self._last_watch < WATCH_S:
+                return times
+            others = self.device.others()
+            if not others:
+                self._last_watch = time.monotonic()
+                return times
+            time.sleep(0.5 * (attempt + 1))
+            self._heat(replay)
+        raise MegatuneError(f"another process computes on this GPU (pid {others[0]}): stop it and run again")
+
+    def _outcome(
+        self, ready: _Ready, samples: list[float], flags: list[bool], clocks: list[int], started: float
+    ) -> Outcome:
+        return Outcome(
+            Status.OK,
+            samples_us=tuple(samples),
+            throttled=tuple(flags) if any(flags) else (),
+            launches=ready.launches,
+            sm_clock_mhz=round(statistics.median(clocks)),
+            flush_bytes=ready.flush_bytes,
+            measure_s=time.monotonic() - started,
+        )
+
+    def _failed(self, error: Exception, started: float) -> Outcome:
+        if isinstance(error, MegatuneError):
+            raise error
+        text = " ".join(str(error).split())[:300]
+        seconds = time.monotonic() - started
+        if isinstance(error, _WrongResult):
+            return Outcome(Status.WRONG_RESULT, text, measure_s=seconds)
+        try:
+            self._stream.sync()
+        except Exception:  # noqa: BLE001 - the context is gone, whatever it says
+            return Outcome(Status.CRASH, text or type(error).__name__, measure_s=seconds, poisoned=True)
+        if isinstance(error, torch.cuda.OutOfMemoryError) or "OUT_OF_MEMORY" in text:
+            self._held = None
+            torch.cuda.empty_cache()
+            return Outcome(Status.OUT_OF_MEMORY, text, measure_s=seconds)
+        if any(word in text for word in INFEASIBLE):
+            return Outcome(Status.INFEASIBLE, text, measure_s=seconds)
+        return Outcome(Status.CRASH, f"{type(error).__name__}: {text}", measure_s=seconds, poisoned=True)
+
+    def _close(self, ready: list[_Ready]) -> None:
+        for one in ready:
+            one.close()
+
+
+def _phase(name: str, job: Job) -> None:
+    """Leave word of what is being done: after a hang it is the last line that the coordinator finds."""
+    print(f"{name}: {job.workload} {job.config}", file=sys.stderr, flush=True)
