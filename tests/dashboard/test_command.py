@@ -48,7 +48,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-@pytest.mark.parametrize("path", commands(), ids=" ".join)
+@pytest.mark.parametrize("path", list(commands()), ids=" ".join)
 def test_every_command_has_help_and_an_example(path: tuple[str, ...]) -> None:
     result = run(*path, "--help")
     assert result.exit_code == 0

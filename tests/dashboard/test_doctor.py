@@ -32,8 +32,10 @@ def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Machine:
         asked = doctor._run
 
         def run(command: Any) -> tuple[str, str | None]:
-            if "megatune_tuner.gpu_probe" not in command:
+            if command[0] == "nvidia-smi":
                 return asked(command)
+            if "-c" in command:  # imports of the DSL and of torch, which take seconds
+                return "13.0", None
             if isinstance(probed, list):
                 gpus = [{"index": i, "name": "NVIDIA H200", **gpu} for i, gpu in enumerate(probed)]
                 return json.dumps({"cuda": "13.0", "gpus": gpus}), None
@@ -147,6 +149,24 @@ def test_packages_that_are_not_installed(monkeypatch: pytest.MonkeyPatch, machin
         assert any(f.remedy == "pip install 'megatune[gpu]'" for f in report.findings if f.subject == subject)
 
 
+def test_packages_that_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")
+    monkeypatch.setattr(doctor, "_run", lambda command: ("", "ImportError: libcudart.so: no such file"))
+    report = examine()
+    for subject in ("compiling", "torch"):
+        assert state(report, subject) is State.BROKEN
+        assert "libcudart.so" in detail(report, subject)
+
+
+def test_torch_for_the_cpu_alone_is_no_baseline_on_a_gpu(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    machine([H200], None)
+    asked = doctor._run
+    monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")
+    monkeypatch.setattr(doctor, "_run", lambda command: ("\n", None) if "-c" in command else asked(command))
+    assert state(examine(), "torch") is State.BROKEN
+    assert "CPU alone" in detail(examine(), "torch")
+
+
 def test_a_disk_that_is_nearly_full(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     machine(None, None)
     monkeypatch.setattr(doctor, "FREE_BYTES", 2**80)
@@ -172,6 +192,11 @@ def test_the_command_prints_tables_and_json(machine: Machine) -> None:
     report = json.loads(runner.invoke(app, ["doctor", "--json"]).stdout)
     assert report["gpus"][0]["sms"] == 132
     assert {"can_measure", "findings", "driver", "cuda", "links"} <= report.keys()
+
+
+@pytest.mark.skipif(doctor._version("nvidia-cutlass-dsl") is None, reason="needs nvidia-cutlass-dsl")
+def test_the_dsl_is_imported_in_a_process_of_its_own() -> None:
+    assert doctor._compiling().state is State.OK
 
 
 def test_the_probe_is_one_line_or_json_on_this_machine() -> None:
