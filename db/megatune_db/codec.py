@@ -62,7 +62,8 @@ def figures(record: Measurement) -> dict[str, Any]:
         "launches_a_sample": record.launches_a_sample,
         "sm_clock_mhz": record.sm_clock_mhz,
         "flush_bytes": record.flush_bytes,
-        "reason": record.reason,
+        # Half a character in what a compiler or a driver said must not lose the measurement.
+        "reason": record.reason.encode(errors="replace").decode(),
         "compile_s": record.compile_s,
         "measure_s": record.measure_s,
         "artifact": record.artifact,

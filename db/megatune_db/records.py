@@ -147,5 +147,7 @@ class Measurement:
             raise ValueError(f"a measurement that ended {self.status} needs a reason")
         if self.throttled and len(self.throttled) != len(self.samples_us):
             raise ValueError("one throttled flag for each sample, or none")
+        if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (self.compile_s, self.measure_s)):
+            raise ValueError("compile_s and measure_s are seconds, finite and not negative")
         if self.measured_at.tzinfo is not None:
             raise ValueError("measured_at is UTC without a time zone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sqlite3
 import time
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.pool import NullPool
 
 from megatune_db import connection
+from megatune_db import studies
+from megatune_db.connection import Mode
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import DatabaseMissingError
 from megatune_db.errors import NewerSchemaError
@@ -45,12 +48,12 @@ def head() -> str:
     return found
 
 
-def revision(path: Path, *, read_only: bool = True) -> str | None:
+def revision(path: Path) -> str | None:
     """The revision of the file's schema; None for an empty file, and for one that holds Optuna's tables alone.
 
     :raises NotADatabaseError: when the file is not SQLite's, or holds the tables of another program.
     """
-    with connection.translated(path), contextlib.closing(connection.connect(path, read_only=read_only)) as opened:
+    with connection.translated(path), contextlib.closing(connection.connect(path, Mode.READ)) as opened:
         tables = {name for (name,) in opened.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if VERSION_TABLE in tables:
             row = opened.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()
@@ -86,7 +89,9 @@ def create(path: Path) -> None:
     while True:
         try:
             with writer_lock(path):
-                if revision(path, read_only=False) is None:
+                with connection.translated(path):
+                    connection.connect(path, Mode.CREATE).close()
+                if revision(path) is None:
                     _migrate(path)
                 return
         except DatabaseLockedError:
@@ -111,28 +116,34 @@ def upgrade(url_or_path: str | PathLike[str]) -> str:
         raise DatabaseMissingError(f"there is no database {path}: check the path")
     with writer_lock(path):
         found = revision(path)
-        if found is None:
-            _migrate(path)
-        elif found != head():
+        if found is not None:
             with contextlib.suppress(OlderSchemaError):
                 check(path, found)
-            _back_up(path, found)
+        ours, optunas = found != head(), studies.needs_upgrade(path)
+        if ours or optunas:
+            _back_up(path, found or "without-megatune")
+        if ours:
             _migrate(path)
+        if optunas:
+            studies.upgrade(path)
     return head()
 
 
-def _back_up(path: Path, found: str) -> Path:
-    candidates = (
-        path.with_name(f"{path.name}.{found}{suffix}.backup") for suffix in ("", *(f"-{i}" for i in range(2, 1000)))
+def _back_up(path: Path, found: str) -> None:
+    names = (
+        f"{path.name}.{found}{suffix}.backup" for suffix in itertools.chain([""], (f"-{i}" for i in itertools.count(2)))
     )
-    target = next(candidate for candidate in candidates if not candidate.exists())
-    with (
-        connection.translated(target),
-        contextlib.closing(connection.connect(path, read_only=True)) as source,
-        contextlib.closing(sqlite3.connect(target)) as copy,
-    ):
-        source.backup(copy)
-    return target
+    target = next(candidate for candidate in map(path.with_name, names) if not candidate.exists())
+    try:
+        with (
+            connection.translated(target),
+            contextlib.closing(connection.connect(path, Mode.READ)) as source,
+            contextlib.closing(sqlite3.connect(target)) as copy,
+        ):
+            source.backup(copy)
+    except BaseException:
+        target.unlink(missing_ok=True)
+        raise
 
 
 def _migrate(path: Path) -> None:

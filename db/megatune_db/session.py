@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -15,10 +16,10 @@ from sqlalchemy.orm import Session
 
 from megatune_db import connection
 from megatune_db import schema
+from megatune_db import studies
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseMissingError
 from megatune_db.errors import NotADatabaseError
-from megatune_db.errors import OlderSchemaError
 from megatune_db.errors import ReadOnlyError
 from megatune_db.location import refuse_network_file_system
 from megatune_db.location import sqlite_path
@@ -54,25 +55,12 @@ class Database:
         """Optuna's storage in the same file. It is closed with the database.
 
         :raises ReadOnlyError: when the database was opened read-only: Optuna creates its tables when it opens one.
-        :raises OlderSchemaError: when another version of Optuna wrote the tables.
+        :raises OlderSchemaError: when an older Optuna wrote the tables.
+        :raises NewerSchemaError: when a newer one did.
         """
         if self.read_only:
             raise ReadOnlyError(f"{self.path} was opened read-only: studies need it writable")
-        from optuna.storages import RDBStorage
-
-        # Optuna fills braces in the URL as a template,.
-        try:
-            storage = RDBStorage(
-                self.url.replace("{", "{{").replace("}", "}}"),
-                # Optuna's models were not written for enforced foreign keys on SQLite.
-                engine_kwargs={"creator": lambda: connection.connect(self.path, foreign_keys=False)},
-            )
-        except RuntimeError as error:
-            raise OlderSchemaError(
-                f"{self.path} holds studies of another Optuna: run `megatune db upgrade --db {self.path}`, "
-                "or upgrade Optuna"
-            ) from error
-        connection.translate_errors(storage.engine, self.path)
+        storage = studies.open_storage(self.path)
         self._storages.append(storage)
         return storage
 
@@ -91,8 +79,7 @@ class Database:
     def close(self) -> None:
         """Close every connection; calling again does nothing."""
         for storage in self._storages:
-            storage.remove_session()
-            storage.engine.dispose()
+            studies.close(storage)
         self._storages.clear()
         self.engine.dispose()
 
@@ -123,6 +110,8 @@ def open_database(url_or_path: str | PathLike[str], *, create: bool = True, read
         except OSError as error:
             raise DatabaseError(f"{path.parent} cannot be made ({error.strerror}): use another path") from error
         schema.create(path)
+    elif not read_only and not os.access(path, os.W_OK):
+        raise ReadOnlyError(f"{path} cannot be written: make it writable, or use a copy of it")
     found = schema.revision(path)
     if found is None:
         if read_only:

@@ -1,0 +1,60 @@
+"""Reading: the named queries. Times are in microseconds a launch unless a name says otherwise.
+
+Each takes a session, returns plain values and is served by an index. Things are named by digest.
+"""
+
+from megatune_db.queries._campaigns import CampaignRow
+from megatune_db.queries._campaigns import TrialRow
+from megatune_db.queries._campaigns import campaign
+from megatune_db.queries._campaigns import campaigns
+from megatune_db.queries._campaigns import status_counts
+from megatune_db.queries._campaigns import trials
+from megatune_db.queries._contenders import Contender
+from megatune_db.queries._contenders import contenders
+from megatune_db.queries._measurements import ArtifactRow
+from megatune_db.queries._measurements import ExportRow
+from megatune_db.queries._measurements import StatusCount
+from megatune_db.queries._measurements import TargetRow
+from megatune_db.queries._measurements import WorkloadRow
+from megatune_db.queries._measurements import artifacts
+from megatune_db.queries._measurements import export_rows
+from megatune_db.queries._measurements import known_measurements
+from megatune_db.queries._measurements import measurements
+from megatune_db.queries._measurements import samples
+from megatune_db.queries._measurements import status_by_workload
+from megatune_db.queries._measurements import targets
+from megatune_db.queries._measurements import workloads
+from megatune_db.queries._outcomes import OutcomeRow
+from megatune_db.queries._outcomes import outcomes
+from megatune_db.queries._plans import PlanRow
+from megatune_db.queries._plans import plan
+from megatune_db.queries._plans import plans
+
+__all__ = [
+    "ArtifactRow",
+    "CampaignRow",
+    "Contender",
+    "ExportRow",
+    "OutcomeRow",
+    "PlanRow",
+    "StatusCount",
+    "TargetRow",
+    "TrialRow",
+    "WorkloadRow",
+    "artifacts",
+    "campaign",
+    "campaigns",
+    "contenders",
+    "export_rows",
+    "known_measurements",
+    "measurements",
+    "outcomes",
+    "plan",
+    "plans",
+    "samples",
+    "status_by_workload",
+    "status_counts",
+    "targets",
+    "trials",
+    "workloads",
+]

@@ -1,0 +1,138 @@
+"""What a plan is made of, out of a million measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func
+from sqlalchemy import or_
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from megatune_db import codec
+from megatune_db.models import IS_SEARCH
+from megatune_db.models import Config
+from megatune_db.models import Measurement as Row
+from megatune_db.models import Workload
+from megatune_db.queries._lookup import configs_by_id
+from megatune_db.queries._lookup import target_id
+from megatune_db.queries._lookup import workloads_by_id
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_db.records import Status
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """An ok measurement that may decide a band, with what a planner needs to know of its workload and config."""
+
+    measurement_id: int
+    workload: str
+    """Digest."""
+    operator: str
+    shape: str
+    dims: dict[str, int]
+    tokens: int
+    dtype: str
+    world: int
+    routing: str
+    variant: str
+    config: str
+    """Digest."""
+    params: dict[str, Any]
+    stage: Stage
+    session: str
+    median_us: float
+    low_us: float
+    high_us: float
+    n_samples: int
+    provenance: Provenance
+
+
+def contenders(
+    session: Session,
+    *,
+    target: str,
+    regime: Regime,
+    provenances: Sequence[Provenance],
+    baselines: Sequence[str],
+    operator: str | None = None,
+) -> list[Contender]:
+    """The ok measurements that a plan can be made of, by workload, in the order in which they were stored.
+
+    Of each (workload, variant, provenance) these are: the fastest of stage ``search``, every other one whose interval
+    begins at or below the end of the fastest's, and everything of stage ``final``. Of the variants in ``baselines``
+    they are all. What is left out is slower than its variant's best beyond doubt.
+    """
+    ok = [
+        Row.target_id == target_id(target),
+        Row.regime == str(regime),
+        Row.provenance.in_(provenances),
+        Row.status == Status.OK,
+    ]
+    if operator is not None:
+        ok.append(Row.workload_id.in_(select(Workload.id).where(Workload.operator == operator)))
+    # With min() SQLite takes the other columns from the row that has the least.
+    best = (
+        select(Row.workload_id, Config.variant, Row.provenance, func.min(Row.median_us), Row.high_us)
+        .join(Config, Config.id == Row.config_id)
+        .where(*ok, IS_SEARCH)
+        .group_by(Row.workload_id, Config.variant, Row.provenance)
+        .cte("best")
+    )
+    query = (
+        select(
+            Row.id,
+            Row.workload_id,
+            Row.config_id,
+            Row.stage,
+            Row.session,
+            Row.median_us,
+            Row.low_us,
+            Row.high_us,
+            (func.length(Row.samples) / codec.SAMPLE.itemsize).label("n_samples"),
+            Row.provenance,
+        )
+        .join(Config, Config.id == Row.config_id)
+        .outerjoin(
+            best,
+            (best.c.workload_id == Row.workload_id)
+            & (best.c.variant == Config.variant)
+            & (best.c.provenance == Row.provenance),
+        )
+        .where(*ok, or_(Row.low_us <= best.c.high_us, Row.stage == Stage.FINAL, Config.variant.in_(baselines)))
+    )
+    rows = session.execute(query).all()
+    known_workloads = workloads_by_id(session, {row.workload_id for row in rows})
+    known_configs = configs_by_id(session, {row.config_id for row in rows})
+    found = []
+    for row in sorted(rows, key=lambda row: (row.workload_id, row.id)):
+        workload = known_workloads[row.workload_id]
+        config = known_configs[row.config_id]
+        found.append(
+            Contender(
+                measurement_id=row.id,
+                workload=workload.digest,
+                operator=workload.operator,
+                shape=workload.shape,
+                dims=workload.dims,
+                tokens=workload.tokens,
+                dtype=workload.dtype,
+                world=workload.world,
+                routing=workload.routing,
+                variant=config.variant,
+                config=config.digest,
+                params=config.params,
+                stage=row.stage,
+                session=row.session,
+                median_us=row.median_us,
+                low_us=row.low_us,
+                high_us=row.high_us,
+                n_samples=int(row.n_samples),
+                provenance=row.provenance,
+            )
+        )
+    return found

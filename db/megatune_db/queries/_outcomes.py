@@ -1,0 +1,102 @@
+"""What campaigns have found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import case
+from sqlalchemy import func
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from megatune_db.models import Config
+from megatune_db.models import Measurement as Row
+from megatune_db.models import Trial
+from megatune_db.queries._lookup import workloads_by_id
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_db.records import Status
+
+
+@dataclass(frozen=True)
+class OutcomeRow:
+    """What a campaign has found for one workload."""
+
+    workload: str
+    """Digest."""
+    operator: str
+    shape: str
+    tokens: int
+    regime: Regime
+    provenance: Provenance
+    stage: Stage
+    """``final`` when the best and a baseline were measured interleaved, else ``search``: preliminary."""
+    variant: str | None
+    config: str | None
+    """Digest of the best config; None while nothing but baselines is ok."""
+    best_us: float | None
+    baseline: str | None
+    """Variant of the fastest baseline; None while no baseline is ok."""
+    baseline_us: float | None
+
+
+def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> list[OutcomeRow]:
+    """The best config of each workload against its fastest baseline, by operator, shape and tokens.
+
+    Both come from the last session of finalists that measured both; where there is none, from the search. A campaign
+    that was run again under another regime or with another runner has a row for each: they are never compared.
+
+    :param baselines: variants that serve today.
+    """
+    mine = select(Trial.measurement_id).where(Trial.campaign_id == campaign_id)
+    paired_in = case((Row.stage == Stage.FINAL, Row.session), else_="")
+    is_baseline = Config.variant.in_(baselines)
+    # With one min() SQLite takes the other columns from the row that has the least; the last id is the last session's.
+    query = (
+        select(
+            Row.workload_id,
+            Row.regime,
+            Row.provenance,
+            paired_in.label("paired_in"),
+            is_baseline.label("is_baseline"),
+            func.min(Row.median_us).label("best_us"),
+            Config.variant,
+            Config.digest,
+            Row.id,
+        )
+        .join(Config, Config.id == Row.config_id)
+        .where(Row.id.in_(mine), Row.status == Status.OK)
+        .group_by(Row.workload_id, Row.regime, Row.provenance, paired_in, is_baseline)
+        .order_by(Row.id)
+    )
+    sessions: dict[tuple[int, str, Provenance], dict[str, dict[bool, Any]]] = {}
+    for row in session.execute(query):
+        of_one = sessions.setdefault((row.workload_id, row.regime, row.provenance), {})
+        of_one.setdefault(row.paired_in, {})[bool(row.is_baseline)] = row
+    known = workloads_by_id(session, {key[0] for key in sessions})
+    found = []
+    for (workload_id, regime, provenance), of_one in sessions.items():
+        paired = [name for name, pair in of_one.items() if name and len(pair) == 2]
+        pair = of_one.get(paired[-1] if paired else "", {})
+        best, baseline = pair.get(False), pair.get(True)
+        workload = known[workload_id]
+        found.append(
+            OutcomeRow(
+                workload=workload.digest,
+                operator=workload.operator,
+                shape=workload.shape,
+                tokens=workload.tokens,
+                regime=Regime.parse(regime),
+                provenance=provenance,
+                stage=Stage.FINAL if paired else Stage.SEARCH,
+                variant=None if best is None else best.variant,
+                config=None if best is None else best.digest,
+                best_us=None if best is None else best.best_us,
+                baseline=None if baseline is None else baseline.variant,
+                baseline_us=None if baseline is None else baseline.best_us,
+            )
+        )
+    return sorted(found, key=lambda row: (row.operator, row.shape, row.tokens, str(row.regime), row.provenance))

@@ -1,0 +1,91 @@
+"""Writes the database of the present revision as SQL beside this file: run it once for each new revision.
+
+python tests/db/upgrade_assets/make_asset.py
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+from db_examples import OPERATOR  # noqa: E402
+from db_examples import TARGET  # noqa: E402
+from db_examples import config  # noqa: E402
+from db_examples import failed  # noqa: E402
+from db_examples import measured  # noqa: E402
+from db_examples import put_examples  # noqa: E402
+from db_examples import workload  # noqa: E402
+
+from megatune_db import connection  # noqa: E402
+from megatune_db import schema  # noqa: E402
+from megatune_db import store  # noqa: E402
+from megatune_db.records import CampaignState  # noqa: E402
+from megatune_db.records import PlanState  # noqa: E402
+from megatune_db.records import Stage  # noqa: E402
+from megatune_db.session import open_database  # noqa: E402
+
+
+def main() -> None:
+    """Make a database that uses every table, and write it down."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "tuned.db"
+        with open_database(path) as database, database.session() as session:
+            put_examples(session, tokens=2, configs=3)
+            store.put_config(
+                session, digest=config(3), operator=OPERATOR, variant="simt", params={"rows": 8}, changes_bits=True
+            )
+            store.put_artifact(
+                session,
+                key="artifact",
+                arch="sm_90a",
+                entry="entry",
+                registers=96,
+                local_bytes=0,
+                cubin_bytes=20480,
+                dsl="4.8.1",
+            )
+            campaign = store.put_campaign(session, name="first", file_text="name: first", file_digest="file")
+            rows = [
+                measured(1, 0, 10.0, samples_us=(9.5, 10.5), throttled=(False, True), artifact="artifact"),
+                failed(1, 1),
+                measured(1, 0, 10.0, stage=Stage.FINAL),
+                measured(1, 2, 11.0, stage=Stage.FINAL),
+            ]
+            for number, row in enumerate(rows):
+                store.add_trial(
+                    session,
+                    campaign_id=campaign,
+                    workload=workload(1),
+                    config=row.config,
+                    number=number,
+                    measurement_id=store.add_measurement(session, row),
+                    reason="sampler" if row.stage is Stage.SEARCH else "finalist",
+                    reused=False,
+                )
+            store.set_campaign(
+                session,
+                campaign,
+                state=CampaignState.FINISHED,
+                target=TARGET,
+                budget={"trials": 4},
+                started_at=datetime(2026, 8, 1, 11),
+                finished_at=datetime(2026, 8, 1, 13),
+                measuring_s=5400.0,
+                wall_s=7200.0,
+            )
+            store.put_plan(session, digest="plan", name="first", content='{"bands":[]}', target=TARGET)
+            store.set_plan_state(session, "plan", PlanState.APPROVED)
+        dump = connection.connect(path)
+        try:
+            (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
+        finally:
+            dump.close()
+
+
+if __name__ == "__main__":
+    main()
