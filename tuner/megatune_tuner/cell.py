@@ -1,0 +1,136 @@
+"""One cell of a campaign: the search for the best config of one workload. No database, no runner."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from dataclasses import field
+
+import optuna
+from optuna.study import Study
+from optuna.trial import Trial
+from optuna.trial import TrialState
+from optuna.trial import create_trial
+
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_tuner.candidates import Catalogue
+from megatune_tuner.sampling import Kind
+from megatune_tuner.sampling import legal_sampler
+
+BETTER = 0.99
+"""A config that takes at most this share of the best's time counts as progress: less is within the noise."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config to measure, and who proposed it: ``default``, ``incumbent``, ``neighbour`` or ``sampler``."""
+
+    config: Config
+    reason: str
+    trial: Trial = field(repr=False, compare=False)
+
+
+class Cell:
+    """Ask and tell for one workload.
+
+    Every config is proposed at most once, and what is known already is never proposed. Queued configs come before the
+    sampler's.
+
+    :param trials: proposals to make; None: until the space is exhausted.
+    :param patience: end after so many proposals of the sampler in a row without progress; None: never.
+    """
+
+    def __init__(
+        self,
+        workload: Workload,
+        catalogue: Catalogue,
+        *,
+        trials: int | None,
+        kind: Kind = "tpe",
+        seed: int = 0,
+        patience: int | None = None,
+    ) -> None:
+        self.workload = workload
+        self.catalogue = catalogue
+        self.trials = trials
+        self.spent = 0
+        self.known: dict[Config, float | None] = {}
+        """Microseconds of every config that is known here; None: it failed."""
+        self._patience = patience
+        self._without_progress = 0
+        self._queue: deque[tuple[int, str]] = deque()
+        self._encoding, self._sampler = legal_sampler(catalogue, kind, seed)
+        self.study: Study = optuna.create_study(direction="minimize", sampler=self._sampler)
+        for index in catalogue.defaults():
+            self._queue.append((index, "default"))
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to propose."""
+        if self.trials is not None and self.spent >= self.trials:
+            return True
+        if self._patience is not None and self._without_progress >= self._patience:
+            return True
+        return self._sampler.free() == 0
+
+    def learn(self, config: Config, us: float | None) -> None:
+        """Take in a measurement from elsewhere; it costs no trial. Baselines and illegal configs are ignored."""
+        index = self.catalogue.index.get(config)
+        if index is None or config in self.known:
+            return
+        self._sampler.take(index)
+        self.known[config] = us
+        params, distributions = self._encoding.params(index), self._encoding.distributions(index)
+        state = TrialState.FAIL if us is None else TrialState.COMPLETE
+        self.study.add_trial(create_trial(state=state, value=us, params=params, distributions=distributions))
+
+    def enqueue(self, config: Config, reason: str) -> None:
+        """Propose the legal config nearest to this one soon, unless it was proposed or is known."""
+        index = self.catalogue.nearest(config)
+        if index is not None and self._sampler.is_free(index) and all(index != queued for queued, _ in self._queue):
+            self._queue.append((index, reason))
+
+    def forget(self, reason: str) -> None:
+        """Drop what was enqueued for that reason and not proposed yet."""
+        self._queue = deque((index, why) for index, why in self._queue if why != reason)
+
+    def ask(self) -> Proposal | None:
+        """The next config to measure; None when there is nothing left to propose."""
+        if self.done:
+            return None
+        self.spent += 1
+        while self._queue:
+            index, reason = self._queue.popleft()
+            if self._sampler.is_free(index):
+                self._sampler.take(index)
+                self.study.enqueue_trial(self._encoding.params(index))
+                trial = self.study.ask()
+                self._encoding.suggest(trial)
+                return Proposal(self.catalogue.configs[index], reason, trial)
+        trial = self.study.ask()
+        self._encoding.suggest(trial)
+        return Proposal(self.catalogue.configs[self._sampler.proposed], "sampler", trial)
+
+    def tell(self, proposal: Proposal, us: float | None) -> None:
+        """What measuring gave: microseconds, or None for a config that failed."""
+        best = self.best_us
+        self.known[proposal.config] = us
+        if us is None:
+            self.study.tell(proposal.trial, state=TrialState.FAIL)
+        else:
+            self.study.tell(proposal.trial, us)
+        if us is not None and (best is None or us <= BETTER * best):
+            self._without_progress = 0
+        elif proposal.reason == "sampler":
+            self._without_progress += 1
+
+    @property
+    def best_us(self) -> float | None:
+        """The fastest known time in microseconds."""
+        return min((us for us in self.known.values() if us is not None), default=None)
+
+    def ranked(self) -> list[Config]:
+        """The configs that work, the fastest first."""
+        working = [(us, number, config) for number, (config, us) in enumerate(self.known.items()) if us is not None]
+        return [config for _, _, config in sorted(working, key=lambda entry: entry[:2])]

@@ -1,0 +1,196 @@
+"""What proposes configs: an Optuna sampler whose every proposal is legal and new.
+
+Optuna's samplers know neither constraints between parameters nor that a space is finite: left alone they spend trials
+on configs that cannot run, or that were measured already. ``LegalSampler`` lets an inner sampler propose, and moves
+each proposal to the nearest legal config that is still free.
+
+In a study, a config is the categorical parameter ``variant`` and for each parameter of that variant an integer
+parameter ``variant.parameter``: the rank of its value among the parameter's values. Ranks tell the sampler the order
+of the values; on recorded spaces it finds better configs with them than with categories.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Sequence
+from typing import Any
+from typing import Literal
+
+import numpy as np
+import optuna
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution
+from optuna.distributions import CategoricalDistribution
+from optuna.distributions import IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.samplers import GPSampler
+from optuna.samplers import TPESampler
+from optuna.study import Study
+from optuna.trial import FrozenTrial
+from optuna.trial import Trial
+from optuna.trial import TrialState
+
+from megatune_kernels.errors import MegatuneError
+from megatune_tuner.candidates import Catalogue
+
+Kind = Literal["tpe", "gp", "random"]
+VARIANT = "variant"
+
+
+class Encoding:
+    """Between the configs of a catalogue, by index, and the parameters of a study's trials.
+
+    :param conditional: whether a trial has the parameters of its own variant only, as a config does. Otherwise it has
+        those of every variant, the others' at rank 0: some samplers see only trials that have all parameters.
+    """
+
+    def __init__(self, catalogue: Catalogue, *, conditional: bool = True) -> None:
+        self.catalogue = catalogue
+        self.conditional = conditional
+        self.variant = CategoricalDistribution([group.name for group in catalogue.groups])
+        self.axes: list[dict[str, BaseDistribution]] = [
+            {f"{group.name}.{p.name}": IntDistribution(0, len(p.values) - 1) for p in group.variant.parameters}
+            for group in catalogue.groups
+        ]
+        self.every: dict[str, BaseDistribution] = {VARIANT: self.variant}
+        for axes in self.axes:
+            self.every |= axes
+
+    def params(self, index: int) -> dict[str, Any]:
+        number = self.catalogue.group_of[index]
+        group = self.catalogue.groups[number]
+        ranks = group.ranks[index - group.first].tolist()
+        inactive = {} if self.conditional else dict.fromkeys(self.every, 0)
+        return inactive | {VARIANT: group.name} | dict(zip(self.axes[number], ranks, strict=True))
+
+    def distributions(self, index: int) -> dict[str, BaseDistribution]:
+        if not self.conditional:
+            return self.every
+        return {VARIANT: self.variant} | self.axes[self.catalogue.group_of[index]]
+
+    def suggest(self, trial: Trial) -> None:
+        """Have the trial take up the parameters of one config."""
+        number = self.variant.choices.index(trial.suggest_categorical(VARIANT, self.variant.choices))
+        for name, axis in (self.axes[number] if self.conditional else self.every).items():
+            if isinstance(axis, IntDistribution):
+                trial.suggest_int(name, axis.low, axis.high)
+
+
+class LegalSampler(BaseSampler):
+    """Moves each proposal of an inner sampler to the nearest legal config that is free.
+
+    A config is free until it is proposed, or taken with ``take``. Of the inner sampler only ``sample_relative`` is
+    used: first for the variant, then for its parameters. While it proposes nothing, because it has seen too little,
+    a config is drawn at random, each variant as likely as the next. Without an inner sampler, every free config is as
+    likely as the next.
+    """
+
+    def __init__(self, encoding: Encoding, inner: BaseSampler | None, seed: int) -> None:
+        self._encoding = encoding
+        self._groups = encoding.catalogue.groups
+        self._inner = inner
+        self._rng = np.random.default_rng(seed)
+        self._free: NDArray[np.bool_] = np.ones(len(encoding.catalogue), dtype=bool)
+        self.proposed: int = -1
+        """Index of the latest proposal."""
+
+    def free(self) -> int:
+        """How many configs are free."""
+        return int(self._free.sum())
+
+    def is_free(self, index: int) -> bool:
+        return bool(self._free[index])
+
+    def take(self, index: int) -> None:
+        """Never propose this config."""
+        self._free[index] = False
+
+    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
+        return self._encoding.every
+
+    def sample_relative(
+        self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        self.proposed = self._propose(study, trial)
+        self.take(self.proposed)
+        return self._encoding.params(self.proposed)
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        raise LookupError(f"{param_name} is not a parameter of the space")
+
+    def reseed_rng(self) -> None:
+        self._rng = np.random.default_rng()
+        if self._inner is not None:
+            self._inner.reseed_rng()
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        if self._inner is not None:
+            self._inner.before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        if self._inner is not None:
+            self._inner.after_trial(study, trial, state, values)
+
+    def _propose(self, study: Study, trial: FrozenTrial) -> int:
+        if not self._free.any():
+            raise LookupError("every config is taken: ask only while some are free")
+        if self._inner is None:
+            return int(self._rng.choice(np.flatnonzero(self._free)))
+        wanted: dict[str, Any] = {}
+        if not self._encoding.conditional:
+            wanted = self._inner.sample_relative(study, trial, _open(self._encoding.every))
+        number = self._group(study, trial, wanted)
+        axes = self._encoding.axes[number]
+        if self._encoding.conditional:
+            wanted = self._inner.sample_relative(study, trial, _open(axes))
+        group = self._groups[number]
+        free = self._free_of(number)
+        if not wanted:
+            return group.first + int(self._rng.choice(np.flatnonzero(free)))
+        ranks = np.array([wanted.get(name, 0) for name in axes], dtype=np.int16)
+        steps = np.abs(group.ranks - ranks).sum(axis=1)
+        steps[~free] = np.iinfo(steps.dtype).max
+        return group.first + int(steps.argmin())
+
+    def _group(self, study: Study, trial: FrozenTrial, wanted: dict[str, Any]) -> int:
+        """The proposed variant, or a random one when that has no free config or none is proposed."""
+        open_groups = [number for number in range(len(self._groups)) if self._free_of(number).any()]
+        if len(open_groups) > 1:
+            if self._encoding.conditional and self._inner is not None:
+                wanted = self._inner.sample_relative(study, trial, {VARIANT: self._encoding.variant})
+            if VARIANT in wanted:
+                number = self._encoding.variant.choices.index(wanted[VARIANT])
+                if number in open_groups:
+                    return number
+        return int(self._rng.choice(open_groups))
+
+    def _free_of(self, number: int) -> NDArray[np.bool_]:
+        group = self._groups[number]
+        return self._free[group.first : group.first + len(group.ranks)]
+
+
+def _open(space: dict[str, BaseDistribution]) -> dict[str, BaseDistribution]:
+    """The parameters that leave something to choose: inner samplers are never given others."""
+    return {name: distribution for name, distribution in space.items() if not distribution.single()}
+
+
+def legal_sampler(catalogue: Catalogue, kind: Kind, seed: int) -> tuple[Encoding, LegalSampler]:
+    """A sampler for one cell, and how it writes configs down.
+
+    :raises MegatuneError: when ``gp`` is asked for and torch or scipy is not installed.
+    """
+    encoding = Encoding(catalogue, conditional=kind != "gp")
+    inner: BaseSampler | None = None
+    with warnings.catch_warnings():
+        # Some of these options are experimental in the older of the supported versions, and stable since.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        if kind == "tpe":
+            inner = TPESampler(multivariate=True, constant_liar=True, seed=seed)
+        elif kind == "gp":
+            if importlib.util.find_spec("torch") is None or importlib.util.find_spec("scipy") is None:
+                raise MegatuneError('the sampler "gp" needs torch and scipy: pip install torch scipy, or use "tpe"')
+            inner = GPSampler(seed=seed)
+    return encoding, LegalSampler(encoding, inner, seed)
