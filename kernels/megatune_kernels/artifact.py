@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import inspect
 import json
-import os
 import struct
 import tempfile
 from collections.abc import Iterator
@@ -60,7 +59,7 @@ def source_digest(operator_class: type[Operator]) -> str:
     except (OSError, TypeError) as error:
         raise MegatuneError(
             f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}"
-        )
+        ) from error
     return digest(sums)
 
 
@@ -196,4 +195,4 @@ class ArtifactStore:
 def _write(path: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
         file.write(content)
-    os.replace(file.name, path)
+    Path(file.name).replace(path)

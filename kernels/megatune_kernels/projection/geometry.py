@@ -79,7 +79,7 @@ class Simt:
 
     @property
     def unrolled(self) -> bool:
-        return 0 < self.static_k and self.steps(self.static_k) <= UNROLLED_STEPS
+        return self.static_k > 0 and self.steps(self.static_k) <= UNROLLED_STEPS
 
     @property
     def registers(self) -> int:

@@ -33,7 +33,6 @@ from megatune_kernels.projection.geometry import TILE_K
 from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.projection.geometry import TILE_TOKENS
 from megatune_kernels.projection.geometry import WARP
-from megatune_kernels.projection.geometry import Mma
 
 
 @cute.jit

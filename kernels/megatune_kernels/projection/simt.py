@@ -26,7 +26,6 @@ from megatune_kernels.projection.epilogue import sum_and_store
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
 from megatune_kernels.projection.geometry import WARP
-from megatune_kernels.projection.geometry import Simt
 
 
 def _power_of_two(count: int) -> int:

@@ -15,7 +15,6 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.target import Target
-
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.statistics import summarize
@@ -49,9 +48,10 @@ class GpuRunner(Runner):
         self._run_limit_s = run_limit_s
         self._order = random.Random(0)
         try:
-            self._target, self.copy_bytes_a_us = self._child.call(Describe(), START_LIMIT_S)
+            described: tuple[Target, float] = self._child.call(Describe(), START_LIMIT_S)
         except ChildLostError as lost:
             raise MegatuneError(f"cannot use GPU {device}: {lost}; see megatune doctor") from lost
+        self._target, self.copy_bytes_a_us = described
 
     @property
     def target(self) -> Target:

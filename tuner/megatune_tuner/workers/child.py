@@ -10,9 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import Pipe
 from typing import Any
+
+from megatune_kernels.errors import MegatuneError
 
 PR_SET_PDEATHSIG = 1
 ENDING_S = 5.0
@@ -25,6 +28,13 @@ class ChildLostError(Exception):
     def __init__(self, reason: str, *, hung: bool) -> None:
         super().__init__(reason)
         self.hung = hung
+
+
+@dataclass(frozen=True)
+class _Refused:
+    """An answer that stands for a ``MegatuneError`` in the child."""
+
+    message: str
 
 
 class Child:
@@ -52,6 +62,7 @@ class Child:
         """Send a message and wait for the answer.
 
         :raises ChildLostError: when the child ends, or does not answer within ``limit_s`` seconds and is killed.
+        :raises MegatuneError: when the child raised one, with its message.
         """
         connection = self._start()
         try:
@@ -65,6 +76,8 @@ class Child:
             self.close()
             raise ChildLostError(reason, hung=True)
         self.calls += 1
+        if isinstance(answer, _Refused):
+            raise MegatuneError(answer.message)
         return answer
 
     def close(self) -> None:
@@ -121,7 +134,8 @@ class Child:
 def serve(answer: Callable[[Any], Any]) -> None:
     """The child's side: answer messages until the parent closes its end.
 
-    An answer that raises ends the process, with the exception as its last line: the parent records it.
+    A ``MegatuneError`` is raised again in the parent. Anything else that an answer raises ends the process, with the
+    exception as its last line: the parent records it.
     """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.nice(int(sys.argv[2]))
@@ -131,4 +145,8 @@ def serve(answer: Callable[[Any], Any]) -> None:
                 message = connection.recv()
             except EOFError:
                 return
-            connection.send(answer(message))
+            try:
+                reply = answer(message)
+            except MegatuneError as error:
+                reply = _Refused(str(error))
+            connection.send(reply)

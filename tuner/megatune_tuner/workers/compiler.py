@@ -12,7 +12,6 @@ from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
-
 from megatune_tuner.workers.child import serve
 
 LONGEST_REASON = 300

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from megatune_db.records import Status
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
-
 from megatune_tuner.workers.child import serve
 
 
@@ -67,16 +67,17 @@ class Final:
 def main() -> None:
     from megatune_tuner.workers.gpu_timing import Bench
 
-    bench = Bench(int(sys.argv[3]))
+    bench = cache(Bench)
+    index = int(sys.argv[3])
 
     def answer(message: Any) -> Any:
         match message:
             case Describe():
-                return bench.device.target(), bench.copy_bytes_a_us()
+                return bench(index).device.target(), bench(index).copy_bytes_a_us()
             case Search(job):
-                return bench.search(job)
+                return bench(index).search(job)
             case Final(jobs, seed):
-                return bench.final(jobs, seed)
+                return bench(index).final(jobs, seed)
         raise TypeError(f"not a message to the GPU worker: {message!r}")
 
     serve(answer)

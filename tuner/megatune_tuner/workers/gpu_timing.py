@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,6 @@ from megatune_kernels.buffers import Buffers
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-
 from megatune_tuner.statistics import summarize
 from megatune_tuner.workers.gpu import Job
 from megatune_tuner.workers.gpu import Outcome
@@ -94,15 +94,9 @@ class Bench:
     def copy_bytes_a_us(self) -> float:
         """Bytes read and written a µs by a copy of 1 GiB between two buffers, best of several, clocks steady."""
         source = torch.empty(1 << 30, dtype=torch.uint8, device="cuda").random_()
-        target = torch.empty_like(source)
-
-        def replay() -> None:
-            target.copy_(source)
-
+        replay = partial(torch.empty_like(source).copy_, source)
         self._heat(replay)
         times = self._time(replay, 15)
-        del source, target
-        torch.cuda.empty_cache()
         return 2 * (1 << 30) / min(times)
 
     def search(self, job: Job) -> Outcome:

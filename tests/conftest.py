@@ -1,0 +1,31 @@
+"""Tests marked for hardware or packages that are not here are skipped, with the reason."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from functools import cache
+from importlib.util import find_spec
+
+import pytest
+
+
+@cache
+def gpus() -> int:
+    """NVIDIA GPUs that this machine shows, 0 without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
+    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needs = {
+        "gpu": (gpus() >= 1, "no GPU here"),
+        "multi_gpu": (gpus() >= 2, "fewer than two GPUs here"),
+        "torch": (find_spec("torch") is not None, "torch is not installed"),
+    }
+    for item in items:
+        for marker, (there, reason) in needs.items():
+            if item.get_closest_marker(marker) and not there:
+                item.add_marker(pytest.mark.skip(reason=reason))
