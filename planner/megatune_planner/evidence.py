@@ -1,0 +1,274 @@
+"""What the database knows of each shape, in the form that planning decides from.
+
+One number of tokens of one shape is decided from measurements of a single provenance, because each runner has its own
+clock: the first, in the order asked for, in which a baseline was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+from typing import NamedTuple
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from megatune_db import models
+from megatune_db import queries
+from megatune_db.queries import Contender
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_planner.ties import Candidate
+from megatune_planner.ties import Samples
+from megatune_planner.ties import best
+
+Expresses = Callable[[Workload, Config], bool]
+"""Whether an exporter can express a config at a workload."""
+
+ShapeKey = tuple[str, str, str, int, str]
+"""Operator, shape, dtype, world and routing."""
+
+_STREAM_ROWS = 20_000
+
+
+@dataclass
+class Measured:
+    """What was measured at one number of tokens of a shape."""
+
+    workload: Workload
+    provenance: Provenance
+    baselines: list[Candidate] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    """Every config that may be the best here, and those that may be elsewhere; each once."""
+    expressible: dict[str, Candidate] = field(default_factory=dict)
+    """The best config that each exporter can express, by its name."""
+
+
+@dataclass
+class ShapeEvidence:
+    """What was measured of one shape, by tokens."""
+
+    workload: Workload
+    """The shape at some number of tokens."""
+    at: dict[int, Measured] = field(default_factory=dict)
+
+
+def shape_key(workload: Workload) -> ShapeKey:
+    return (workload.operator, workload.shape, workload.dtype, workload.world, workload.routing)
+
+
+def gather(
+    session: Session,
+    *,
+    target: str,
+    regime: Regime,
+    provenances: Sequence[Provenance],
+    baselines: Mapping[str, Sequence[str]],
+    expresses: Mapping[str, Expresses],
+) -> list[ShapeEvidence]:
+    """Everything that may decide a band, by operator and shape.
+
+    :param target: digest.
+    :param provenances: what counts, the most trusted first.
+    :param baselines: names by operator; operators that are not among them are left out.
+    :param expresses: by name of the exporter.
+    """
+    names = sorted({name for mine in baselines.values() for name in mine})
+    found = queries.contenders(session, target=target, regime=regime, provenances=provenances, baselines=names)
+    shapes: dict[ShapeKey, ShapeEvidence] = {}
+    for rows in _by_workload(row for row in found if row.operator in baselines).values():
+        measured = _measured(rows, provenances, frozenset(baselines[rows[0].operator]))
+        key = shape_key(measured.workload)
+        shapes.setdefault(key, ShapeEvidence(measured.workload)).at[measured.workload.tokens] = measured
+    _complete(session, shapes, target=target, regime=regime, baselines=baselines, expresses=expresses)
+    return [shapes[key] for key in sorted(shapes)]
+
+
+def paired_samples(session: Session, shapes: Sequence[ShapeEvidence]) -> Samples:
+    """The samples of every finalist."""
+    return queries.samples(
+        session,
+        [
+            candidate.measurement_id
+            for shape in shapes
+            for measured in shape.at.values()
+            for candidate in (*measured.baselines, *measured.candidates)
+            if candidate.stage is Stage.FINAL
+        ],
+    )
+
+
+def _by_workload(rows: Iterable[Contender]) -> dict[str, list[Contender]]:
+    found: dict[str, list[Contender]] = {}
+    for row in rows:
+        found.setdefault(row.workload, []).append(row)
+    return found
+
+
+def _measured(rows: list[Contender], provenances: Sequence[Provenance], baselines: frozenset[str]) -> Measured:
+    with_baseline = {row.provenance for row in rows if row.variant in baselines}
+    present = {row.provenance for row in rows}
+    provenance = next(p for p in provenances if p in (with_baseline or present))
+    mine = [row for row in rows if row.provenance is provenance]
+    first = rows[0]
+    workload = Workload.of(
+        first.operator, first.dims, first.tokens, dtype=first.dtype, world=first.world, routing=first.routing
+    )
+    measured = Measured(workload, provenance)
+    for row in _one_a_config(mine, baselines):
+        (measured.baselines if row.variant in baselines else measured.candidates).append(_candidate(row))
+    return measured
+
+
+def _one_a_config(rows: list[Contender], baselines: frozenset[str]) -> list[Contender]:
+    """Of each config its row of the last session of finalists that a baseline took part in, else its last final one,
+    else its search row. A later session saw the device, and the competition, as they are now."""
+    sessions = [row.session for row in rows if row.stage is Stage.FINAL and row.variant in baselines]
+    last = sessions[-1] if sessions else None
+
+    def trust(row: Contender) -> tuple[bool, bool, int]:
+        return (row.stage is Stage.FINAL and row.session == last, row.stage is Stage.FINAL, row.measurement_id)
+
+    found: dict[tuple[str, str], Contender] = {}
+    for row in rows:
+        key = (row.variant, row.config)
+        if key not in found or trust(row) > trust(found[key]):
+            found[key] = row
+    return list(found.values())
+
+
+def _candidate(row: Contender) -> Candidate:
+    return Candidate(
+        row.measurement_id,
+        row.variant,
+        row.params,
+        row.config,
+        row.stage,
+        row.session,
+        row.median_us,
+        row.low_us,
+        row.high_us,
+        row.provenance,
+    )
+
+
+def _complete(
+    session: Session,
+    shapes: Mapping[ShapeKey, ShapeEvidence],
+    *,
+    target: str,
+    regime: Regime,
+    baselines: Mapping[str, Sequence[str]],
+    expresses: Mapping[str, Expresses],
+) -> None:
+    """Add what is beaten where it was measured and matters all the same.
+
+    A config that may be the best at some tokens of a shape can serve its other tokens too, and what an exporter can
+    express is seldom what is fastest. One pass over the rows of the search finds both.
+    """
+    configs = _configs(session, baselines)
+    workloads = _workloads(session, shapes, baselines)
+    somewhere = {
+        key: {candidate.config for measured in shape.at.values() for candidate in measured.candidates}
+        for key, shape in shapes.items()
+    }
+    missing = {
+        id_: somewhere[shape_key(measured.workload)] - {candidate.config for candidate in measured.candidates}
+        for id_, measured in workloads.items()
+    }
+    fastest: dict[str, dict[int, _SearchRow]] = {name: {} for name in expresses}
+    for row in _search_rows(session, target, regime, workloads):
+        config = configs.get(row.config_id)
+        if config is None:
+            continue
+        measured = workloads[row.workload_id]
+        if config.digest in missing[row.workload_id]:
+            measured.candidates.append(_searched(row, config, measured.provenance))
+        for name, fits in expresses.items():
+            so_far = fastest[name].get(row.workload_id)
+            if (so_far is None or row.median_us < so_far.median_us) and fits(measured.workload, config):
+                fastest[name][row.workload_id] = row
+    for workload_id, measured in workloads.items():
+        for name, fits in expresses.items():
+            able = [c for c in measured.candidates if fits(measured.workload, Config.of(c.variant, c.params))]
+            found = fastest[name].get(workload_id)
+            # A finalist's row stands for its config, so the row of the search may not come in a second time.
+            if found is not None and configs[found.config_id].digest not in {c.config for c in able}:
+                able.append(_searched(found, configs[found.config_id], measured.provenance))
+            if able:
+                measured.expressible[name] = best(able)
+
+
+class _SearchRow(NamedTuple):
+    id: int
+    workload_id: int
+    config_id: int
+    median_us: float
+    low_us: float
+    high_us: float
+
+
+def _search_rows(
+    session: Session, target: str, regime: Regime, workloads: Mapping[int, Measured]
+) -> Iterator[_SearchRow]:
+    """Every ok row of the search of these workloads, each of its workload's provenance.
+
+    The columns are those of one index, so that a million rows cost seconds and their samples are never touched.
+    """
+    row = models.Measurement
+    for provenance in sorted({measured.provenance for measured in workloads.values()}):
+        mine = {id_ for id_, measured in workloads.items() if measured.provenance is provenance}
+        query = select(row.id, row.workload_id, row.config_id, row.median_us, row.low_us, row.high_us).where(
+            row.target_id == select(models.Target.id).where(models.Target.digest == target).scalar_subquery(),
+            row.regime == str(regime),
+            row.provenance == provenance,
+            row.status == Status.OK,
+            row.stage == Stage.SEARCH,
+        )
+        for values in session.execute(query).yield_per(_STREAM_ROWS):
+            if values[1] in mine:
+                yield _SearchRow._make(values)
+
+
+def _searched(row: _SearchRow, config: Config, provenance: Provenance) -> Candidate:
+    return Candidate(
+        row.id,
+        config.variant,
+        config.params,
+        config.digest,
+        Stage.SEARCH,
+        "",
+        row.median_us,
+        row.low_us,
+        row.high_us,
+        provenance,
+    )
+
+
+def _configs(session: Session, baselines: Mapping[str, Sequence[str]]) -> dict[int, Config]:
+    """Configs of the operators by id, without their baselines."""
+    table = models.Config
+    query = select(table.id, table.operator, table.variant, table.params).where(table.operator.in_(sorted(baselines)))
+    return {
+        id_: Config.of(variant, params)
+        for id_, operator, variant, params in session.execute(query)
+        if variant not in baselines[operator]
+    }
+
+
+def _workloads(
+    session: Session, shapes: Mapping[ShapeKey, ShapeEvidence], baselines: Mapping[str, Sequence[str]]
+) -> dict[int, Measured]:
+    measured = {m.workload.digest: m for shape in shapes.values() for m in shape.at.values()}
+    table = models.Workload
+    query = select(table.id, table.digest).where(table.operator.in_(sorted(baselines)))
+    return {id_: measured[digest] for id_, digest in session.execute(query) if digest in measured}

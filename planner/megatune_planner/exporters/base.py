@@ -1,0 +1,140 @@
+"""The contract of an exporter: what turns a plan into the files that a runtime reads.
+
+A new exporter is one file with a subclass of ``Exporter`` and one entry point in the group ``megatune.exporters``;
+another package can add one in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC
+from abc import abstractmethod
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import entry_points
+from importlib.metadata import version
+from pathlib import Path
+
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_planner.evidence import Expresses
+from megatune_planner.plan import Plan
+
+
+class Exporter(ABC):
+    """Implementations hold no state."""
+
+    name: str
+    what: str
+    """One line: what the files are for."""
+    runtime: str | None = None
+    """Distribution whose format is written; None for a format of our own."""
+    runtime_version: str | None = None
+    """The one version of it whose format this is."""
+
+    def expresses(self, workload: Workload, config: Config) -> bool:
+        """Whether the files can name this config at this workload.
+
+        Planning keeps the best of them, so that an export needs the plan alone. An exporter that writes the plan's
+        own decisions, and nothing besides, need not answer.
+        """
+        return False
+
+    @abstractmethod
+    def files(self, plan: Plan) -> dict[str, str]:
+        """Text by file name, valid and complete. Depends on the plan alone: the same plan gives the same bytes.
+
+        :raises MegatuneError: when the plan cannot be expressed, and says why.
+        """
+
+    def check_runtime(self) -> str:
+        """Look at the runtime that is installed here, and say in one line what that shows; empty for no runtime.
+
+        :raises MegatuneError: when it is installed in another version than the one whose format is written.
+        """
+        if self.runtime is None:
+            return ""
+        try:
+            installed = version(self.runtime)
+        except PackageNotFoundError:
+            return f"{self.runtime} is not installed here: written for {self.runtime_version}, not checked against it"
+        if installed.split("+")[0] != self.runtime_version:
+            raise MegatuneError(
+                f"{self.runtime} {installed} is installed, and {self.name} writes the format of "
+                f"{self.runtime_version}: export where that version serves"
+            )
+        return f"{self.runtime} {installed} is installed: the format is its own"
+
+
+@cache
+def exporters() -> dict[str, Exporter]:
+    """Every registered exporter by name."""
+    found: dict[str, Exporter] = {}
+    for point in entry_points(group="megatune.exporters"):
+        exporter: Exporter = point.load()()
+        if exporter.name in found:
+            raise MegatuneError(f"two packages register the exporter {exporter.name!r}: uninstall one of them")
+        found[exporter.name] = exporter
+    return dict(sorted(found.items()))
+
+
+def exporter(name: str) -> Exporter:
+    """The exporter of that name.
+
+    :raises MegatuneError: when there is none, with the names that there are.
+    """
+    try:
+        return exporters()[name]
+    except KeyError:
+        raise MegatuneError(f"unknown exporter {name!r}; allowed: {', '.join(exporters())}") from None
+
+
+def expressible() -> dict[str, Expresses]:
+    """What each registered exporter can express, for those whose files hold more than a plan's decisions."""
+    return {
+        name: found.expresses for name, found in exporters().items() if type(found).expresses is not Exporter.expresses
+    }
+
+
+def write(files: Mapping[str, str], directory: Path) -> list[Path]:
+    """Write all files, each whole or not at all, and return their paths.
+
+    Everything is on the disk under another name before the first file gets its own, so that a full disk leaves the
+    directory as it was.
+
+    :raises MegatuneError: when the directory cannot be made or written.
+    """
+    staged: list[tuple[Path, Path]] = []
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            path = directory / name
+            if path.parent != directory:
+                raise ValueError(f"{name!r} is not the name of a file")
+            staged.append((_stage(path, text), path))
+        for temporary, path in staged:
+            temporary.replace(path)
+    except OSError as error:
+        raise MegatuneError(f"cannot write to {directory}: {error.strerror or error}") from None
+    finally:
+        for temporary, _ in staged:
+            temporary.unlink(missing_ok=True)
+    return [path for _, path in staged]
+
+
+def _stage(path: Path, text: str) -> Path:
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return temporary

@@ -1,0 +1,172 @@
+"""The file that the exporter ``vllm-low-latency-table`` writes, as a strict schema.
+
+Format of vLLM 0.33.0: module ``vllm.models.kimi_k3.nvidia.low_latency_gemm`` holds one table an architecture, keyed by
+the local (N, K) of a BF16 projection, with an entry for each exact number of tokens from 1 to 16.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import Self
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import model_validator
+
+from megatune_db.records import Provenance
+from megatune_db.records import Stage
+from megatune_planner.plan import Latency
+from megatune_planner.plan import MeasurementId
+from megatune_planner.plan import Params
+
+MAX_TOKENS = 16
+MIN_GAIN = 0.05
+"""Share of cuBLAS's time that an entry must save: the rule of the table's own authors."""
+
+TableTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class SkinnyGemmConfig(_Part):
+    """The fields of ``vllm.model_executor.kernels.linear.cute_dsl.skinny_gemm.SkinnyGemmConfig``."""
+
+    num_rows: TableTokens
+    """Tokens, exactly."""
+    block_size: Annotated[int, Field(ge=32, le=1024, multiple_of=32)]
+    """Threads."""
+    outputs_per_block: Annotated[int, Field(ge=1)]
+    k_unroll: Annotated[int, Field(ge=1)]
+    vector_width: Annotated[int, Field(ge=1)]
+    """Elements of a load."""
+    static_k: int | None
+    """K when it is compiled in."""
+
+
+class MeasuredEntry(_Part):
+    """What the entry rests on."""
+
+    variant: str
+    params: Params
+    """Of Megatune's kernel. ``pdl`` has no counterpart: vLLM decides by platform."""
+    stage: Stage
+    provenance: Provenance
+    latency: Latency
+    baseline: str
+    baseline_latency: Latency
+    gain: Annotated[float, Field(ge=MIN_GAIN, lt=1)]
+    """Share of the baseline's time that is saved."""
+    evidence: tuple[MeasurementId, ...]
+
+
+class Entry(_Part):
+    """Tokens at which the table names a config."""
+
+    tokens: TableTokens
+    config: SkinnyGemmConfig
+    measured: MeasuredEntry
+
+    @model_validator(mode="after")
+    def _exact(self) -> Self:
+        if self.config.num_rows != self.tokens:
+            raise ValueError(f"num_rows {self.config.num_rows} must be the tokens, {self.tokens}")
+        return self
+
+
+class NoEntry(_Part):
+    """Tokens at which the table names nothing, so that cuBLAS serves."""
+
+    tokens: TableTokens
+    reason: str
+
+
+class NotMapped(_Part):
+    """A decision of the plan that the table cannot name."""
+
+    tokens: TableTokens
+    variant: str
+    params: Params
+    latency: Latency
+    reasons: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+class TableShape(_Part):
+    """One projection by its local shape."""
+
+    n: Annotated[int, Field(ge=1)]
+    k: Annotated[int, Field(ge=1)]
+    entries: tuple[Entry, ...]
+    cublas: tuple[NoEntry, ...]
+    """Measured: nothing that the table can name saves enough."""
+    unmeasured: tuple[TableTokens, ...]
+    """Nothing is known: leave whatever the runtime has there."""
+    not_mapped: tuple[NotMapped, ...]
+
+    @model_validator(mode="after")
+    def _legal(self) -> Self:
+        tokens = sorted([*(e.tokens for e in self.entries), *(c.tokens for c in self.cublas), *self.unmeasured])
+        if tokens != list(range(1, MAX_TOKENS + 1)):
+            raise ValueError(f"n={self.n}, k={self.k}: each of 1 to {MAX_TOKENS} tokens must be stated once")
+        for entry in self.entries:
+            found = illegal(entry.config, self.n, self.k)
+            if found:
+                raise ValueError(f"n={self.n}, k={self.k}, {entry.tokens} tokens: {'; '.join(found)}")
+        return self
+
+
+class Runtime(_Part):
+    """What reads the table."""
+
+    name: Literal["vllm"] = "vllm"
+    version: Literal["0.33.0"] = "0.33.0"
+    module: Literal["vllm.models.kimi_k3.nvidia.low_latency_gemm"] = "vllm.models.kimi_k3.nvidia.low_latency_gemm"
+    table: Literal["KIMI_K3_PROJECTIONS", "KIMI_K3_PROJECTIONS_SM90", "KIMI_K3_PROJECTIONS_SM100"]
+    """Name in the module; the table must be changed before the model loads."""
+
+
+class Source(_Part):
+    """The plan that the table was made from."""
+
+    name: str
+    digest: str
+    target: dict[str, Any]
+    regime: str
+
+
+class Table(_Part):
+    """The whole file."""
+
+    format: Literal["megatune-vllm-low-latency-table"] = "megatune-vllm-low-latency-table"
+    schema_version: Literal[1] = 1
+    runtime: Runtime
+    plan: Source
+    min_gain: float = MIN_GAIN
+    notes: tuple[str, ...]
+    shapes: Annotated[tuple[TableShape, ...], Field(min_length=1)]
+    skipped: tuple[str, ...]
+    """Shapes of the plan that the table cannot hold, each with its reason."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        keys = [(shape.n, shape.k) for shape in self.shapes]
+        if len(set(keys)) != len(keys):
+            raise ValueError("two shapes have the same (N, K)")
+        return self
+
+
+def illegal(config: SkinnyGemmConfig, n: int, k: int) -> list[str]:
+    """One line for each reason why vLLM's kernel refuses the config at this shape; empty when it takes it."""
+    found = []
+    if n % config.outputs_per_block:
+        found.append(f"N={n} is not divisible by outputs_per_block={config.outputs_per_block}")
+    step = config.block_size * config.vector_width
+    if k % step:
+        found.append(f"K={k} is not divisible by block_size x vector_width={step}")
+    if config.static_k not in (None, k):
+        found.append(f"static_k={config.static_k} is not K={k}")
+    return found

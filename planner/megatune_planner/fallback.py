@@ -1,0 +1,84 @@
+"""Fallback rules: for which steps the plan holds, as data that is evaluated top down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from megatune_planner.plan import Band
+from megatune_planner.plan import Covered
+from megatune_planner.plan import OperatorPlan
+from megatune_planner.plan import OtherHardware
+from megatune_planner.plan import OtherToolchain
+from megatune_planner.plan import Otherwise
+from megatune_planner.plan import OtherWorkload
+from megatune_planner.plan import OutsideTokens
+from megatune_planner.plan import PlanTarget
+from megatune_planner.plan import Rule
+from megatune_planner.plan import ShapePlan
+from megatune_planner.plan import StockWon
+
+
+def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tuple[Rule, ...]:
+    """The rules of a plan: what it does not hold for, where stock won, what its bands cover, and stock for the rest."""
+    shapes = [(operator.name, shape) for operator in operators for shape in operator.shapes]
+    return (
+        OtherHardware(
+            then="stock",
+            hardware=target.hardware,
+            reason="the best config changes with the GPU, its clocks and its links: nothing was measured on others",
+        ),
+        OtherToolchain(
+            then="stock",
+            toolchain=target.toolchain,
+            reason="the best config changes with the compiler and the driver: measure again after an upgrade",
+        ),
+        OtherWorkload(
+            then="stock",
+            dtypes=tuple(sorted({shape.dtype for _, shape in shapes})),
+            worlds=tuple(sorted({shape.world for _, shape in shapes})),
+            reason="a limit in tokens does not carry over to another shape, dtype, world or routing",
+        ),
+        *(rule for name, shape in shapes for rule in _of_shape(name, shape)),
+        Covered(then="band", reason="measured, or predicted between two measured numbers of tokens"),
+        Otherwise(then="stock", reason="whatever no rule names was not measured"),
+    )
+
+
+def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
+    where = {
+        "operator": operator,
+        "shape": shape.shape,
+        "dtype": shape.dtype,
+        "world": shape.world,
+        "routing": shape.routing,
+    }
+    first, last = shape.measured_tokens[0], shape.measured_tokens[-1]
+    yield OutsideTokens.model_validate(
+        {
+            "then": "stock",
+            **where,
+            "below": first,
+            "above": last,
+            "reason": f"measured from {first} to {last} tokens only",
+            "evidence": _evidence([band for band in shape.bands if band.points], ends=True),
+        }
+    )
+    for band in shape.bands:
+        if band.decision.kind == "stock" and band.points:
+            yield StockWon.model_validate(
+                {
+                    "then": "stock",
+                    **where,
+                    "tokens_lo": band.points[0].tokens,
+                    "tokens_hi": band.tokens_hi,
+                    "reason": band.reason,
+                    "evidence": _evidence([band], ends=False),
+                }
+            )
+
+
+def _evidence(bands: Sequence[Band], *, ends: bool) -> tuple[int, ...]:
+    """Ids of the measurements behind the bands' points, or behind their first and last alone."""
+    points = [point for band in bands for point in band.points]
+    return tuple(sorted({id_ for point in ((points[0], points[-1]) if ends else points) for id_ in point.evidence}))

@@ -1,0 +1,470 @@
+"""The plan: what a campaign's measurements mean, as one canonical JSON document.
+
+The envelope holds the schema version, the digest and when the plan was made; ``content`` holds everything else, and
+the digest covers exactly the canonical JSON of ``content``. Two plans made from the same measurements with the same
+options are therefore the same plan, whenever and by whichever program version they were made.
+
+Units are the same everywhere: tokens are rows of the decode step, both ends of an interval included; times are
+microseconds a launch; sizes are bytes. Intervals are 95 % intervals of the median. Evidence is ids of measurements.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+from typing import Any
+from typing import Literal
+from typing import Self
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import ValidationError
+from pydantic import model_validator
+
+from megatune_db.records import Provenance
+from megatune_db.records import Stage
+from megatune_kernels.canonical import canonical_json
+from megatune_kernels.canonical import digest
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.target import Target
+from megatune_planner.reader import PlanError
+from megatune_planner.reader import load
+
+Tokens = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Microseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MeasurementId = Annotated[int, Field(ge=1)]
+Params = dict[str, int | str | bool]
+
+UNITS = {
+    "tokens": "rows of the decode step, both ends included",
+    "time": "microseconds a launch",
+    "interval": "95 % interval of the median",
+    "bytes": "bytes",
+    "gain": "share of the baseline's time that is saved",
+    "evidence": "ids of measurements in the database that the plan was made from",
+}
+
+
+class _Part(BaseModel):
+    # Parameters are integers, booleans and names: strict, so that True never becomes 1 on the way through a file.
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class Latency(_Part):
+    """A median and its interval."""
+
+    median_us: Microseconds
+    low_us: Microseconds
+    high_us: Microseconds
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.low_us <= self.median_us <= self.high_us:
+            raise ValueError("an interval must hold its median")
+        return self
+
+
+class UseConfig(_Part):
+    """Run this config."""
+
+    kind: Literal["config"] = "config"
+    variant: str
+    params: Params
+    config: str
+    """Digest of variant and params."""
+    workspace_bytes: Annotated[int, Field(ge=0)]
+    """Device memory that the config needs beside its operands."""
+    alignment_bytes: Annotated[int, Field(ge=1)]
+    """What the address of every operand must be a multiple of."""
+
+
+class UseStock(_Part):
+    """Run what serves without a plan."""
+
+    kind: Literal["stock"] = "stock"
+
+
+Decision = Annotated[UseConfig | UseStock, Field(discriminator="kind")]
+
+
+class BandPoint(_Part):
+    """What a band's decision does at one measured number of tokens."""
+
+    tokens: Tokens
+    latency: Latency
+    """Of the decision; for stock the baseline's own."""
+    baseline: str
+    """Name of the fastest baseline here."""
+    baseline_latency: Latency
+    gain: Annotated[float, Field(ge=0, lt=1)]
+    """Share of the baseline's time that the decision saves; 0 for stock."""
+    paired: bool
+    """Whether decision and baseline were interleaved in one session, and compared sample by sample."""
+    tie_set_size: Annotated[int, Field(ge=0)]
+    """Configs here that are not significantly slower than the best; 0 where no config was measured."""
+    provenance: tuple[Provenance, ...]
+    """Of the evidence."""
+    evidence: tuple[MeasurementId, ...]
+
+
+class Band(_Part):
+    """An interval of tokens with one decision."""
+
+    tokens_lo: Tokens
+    tokens_hi: Tokens | None
+    """None: without end."""
+    decision: Decision
+    reason: str
+    points: tuple[BandPoint, ...]
+    """One for each measured number of tokens inside, ascending."""
+    measured_share: Share
+    """Share of the band's tokens that were measured; the rest is predicted from its neighbours. 0 without end."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.tokens_hi is not None and self.tokens_hi < self.tokens_lo:
+            raise ValueError(f"a band cannot end ({self.tokens_hi}) before it begins ({self.tokens_lo})")
+        tokens = [point.tokens for point in self.points]
+        if tokens != sorted(set(tokens)) or any(not self.covers(t) for t in tokens):
+            raise ValueError("a band's points must ascend and lie inside it")
+        slower = [p.tokens for p in self.points if p.latency.median_us > p.baseline_latency.median_us]
+        if slower:
+            raise ValueError(f"a band must not be slower than its baseline, but is at {slower} tokens")
+        return self
+
+    @property
+    def predicted_share(self) -> float:
+        return 1 - self.measured_share
+
+    def covers(self, tokens: int) -> bool:
+        return self.tokens_lo <= tokens and (self.tokens_hi is None or tokens <= self.tokens_hi)
+
+
+class CurvePoint(_Part):
+    """The best config of a curve at one measured number of tokens."""
+
+    tokens: Tokens
+    variant: str
+    params: Params
+    config: str
+    latency: Latency
+    stage: Stage
+    provenance: Provenance
+    evidence: MeasurementId
+
+
+class Curve(_Part):
+    """Latency over tokens of one variant's best, of a baseline, or of the best that an exporter can express."""
+
+    kind: Literal["variant", "baseline", "exporter"]
+    name: str
+    points: tuple[CurvePoint, ...]
+
+    def at(self, tokens: int) -> CurvePoint | None:
+        return next((point for point in self.points if point.tokens == tokens), None)
+
+
+class Crossover(_Part):
+    """Between which tokens one decision's variant gives way to another's."""
+
+    below: str
+    """Variant, or the baseline's name, that serves up to ``tokens_lo``."""
+    above: str
+    tokens_lo: Tokens
+    """Last measured tokens of the lower side."""
+    tokens_hi: Tokens
+    """First measured tokens of the upper side: the crossover lies between the two."""
+    ratio_lo: Annotated[float, Field(gt=0)] | None
+    """Time of ``above`` over time of ``below`` at ``tokens_lo``; None where ``above`` was not measured there."""
+    ratio_hi: Annotated[float, Field(gt=0)] | None
+    estimate_tokens: float | None
+    """Where the two curves meet, interpolated; None where they do not change sides in between."""
+    suspect: bool
+    """Whether the ratio steps further between the two than latencies can grow with tokens: measure both again."""
+    evidence: tuple[MeasurementId, ...]
+
+
+class Gap(_Part):
+    """Tokens that were measured, but not so that the plan can decide on them."""
+
+    tokens: Tokens
+    reason: str
+
+
+class ShapePlan(_Part):
+    """What holds for one shape of an operator."""
+
+    shape: str
+    """The dims as a key, sorted by name."""
+    dims: dict[str, int]
+    """Elements."""
+    dtype: str
+    world: Annotated[int, Field(ge=1)]
+    routing: str
+    measured_tokens: tuple[Tokens, ...]
+    gaps: tuple[Gap, ...]
+    curves: tuple[Curve, ...]
+    bands: Annotated[tuple[Band, ...], Field(min_length=1)]
+    crossovers: tuple[Crossover, ...]
+
+    @model_validator(mode="after")
+    def _tiled(self) -> Self:
+        expected: int | None = 1
+        for band in self.bands:
+            if band.tokens_lo != expected:
+                raise ValueError(f"{self.shape}: bands must tile the tokens, but one begins at {band.tokens_lo}")
+            expected = None if band.tokens_hi is None else band.tokens_hi + 1
+        if expected is not None or self.bands[-1].decision.kind != "stock":
+            raise ValueError(f"{self.shape}: the last band must have no end and say stock")
+        return self
+
+    @property
+    def key(self) -> tuple[str, str, int, str]:
+        return (self.shape, self.dtype, self.world, self.routing)
+
+    def band(self, tokens: int) -> Band:
+        """The band that covers these tokens (at least 1)."""
+        return next(band for band in self.bands if band.covers(tokens))
+
+    def curve(self, kind: str, name: str) -> Curve | None:
+        return next((curve for curve in self.curves if (curve.kind, curve.name) == (kind, name)), None)
+
+
+class OperatorPlan(_Part):
+    """What holds for one operator."""
+
+    name: str
+    baselines: tuple[str, ...]
+    shapes: Annotated[tuple[ShapePlan, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Self:
+        if len({shape.key for shape in self.shapes}) != len(self.shapes):
+            raise ValueError(f"{self.name}: two shapes have the same key")
+        return self
+
+
+class _Rule(_Part):
+    then: Literal["stock", "band"]
+    """``stock``, or the decision of the band that covers the tokens."""
+    reason: str
+    evidence: tuple[MeasurementId, ...] = ()
+
+
+class OtherHardware(_Rule):
+    """The machine differs from the plan's target in a field of its hardware."""
+
+    when: Literal["other_hardware"] = "other_hardware"
+    hardware: dict[str, Any]
+
+
+class OtherToolchain(_Rule):
+    """The machine differs from the plan's target in a field of its toolchain."""
+
+    when: Literal["other_toolchain"] = "other_toolchain"
+    toolchain: dict[str, Any]
+
+
+class OtherWorkload(_Rule):
+    """No shape of the plan has this operator, shape, dtype, world and routing."""
+
+    when: Literal["other_workload"] = "other_workload"
+    dtypes: tuple[str, ...]
+    worlds: tuple[int, ...]
+
+
+class OutsideTokens(_Rule):
+    """The step has more or fewer tokens than were measured of the shape."""
+
+    when: Literal["outside_tokens"] = "outside_tokens"
+    unit: Literal["tokens"] = "tokens"
+    operator: str
+    shape: str
+    dtype: str
+    world: int
+    routing: str
+    below: Tokens
+    """Steps with fewer tokens than this."""
+    above: Tokens
+    """Steps with more tokens than this."""
+
+
+class StockWon(_Rule):
+    """The tokens lie in a band where nothing beat the baseline."""
+
+    when: Literal["stock_won"] = "stock_won"
+    unit: Literal["tokens"] = "tokens"
+    operator: str
+    shape: str
+    dtype: str
+    world: int
+    routing: str
+    tokens_lo: Tokens
+    tokens_hi: Tokens
+
+
+class Covered(_Rule):
+    """A band with a config covers the tokens."""
+
+    when: Literal["covered"] = "covered"
+
+
+class Otherwise(_Rule):
+    """Always."""
+
+    when: Literal["otherwise"] = "otherwise"
+
+
+Rule = Annotated[
+    OtherHardware | OtherToolchain | OtherWorkload | OutsideTokens | StockWon | Covered | Otherwise,
+    Field(discriminator="when"),
+]
+
+
+class PlanTarget(_Part):
+    """What the plan holds for."""
+
+    digest: str
+    hardware: dict[str, Any]
+    toolchain: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        if Target.from_dict(self.model_dump(exclude={"digest"})).digest != self.digest:
+            raise ValueError("the target's digest is not that of its fields")
+        return self
+
+    @property
+    def fingerprint(self) -> Target:
+        return Target.from_dict(self.model_dump(exclude={"digest"}))
+
+
+class PlanOptions(_Part):
+    """How the plan was made: with the same measurements, these give the same plan."""
+
+    provenances: tuple[Provenance, ...]
+    """What counted as evidence."""
+    min_gain: Annotated[float, Field(ge=0, lt=1)]
+    """A config serves only where it saves at least this share of the baseline's time."""
+    tie_slack: Annotated[float, Field(ge=0, lt=1)]
+    """A difference up to this share never decides, however significant."""
+    config_cost_us: Annotated[float, Field(ge=0)]
+    """What each further config of a shape must save of the expected latency."""
+    traffic: dict[str, Annotated[float, Field(gt=0)]]
+    """Weight of a step by its tokens; empty: every measured number of tokens weighs the same."""
+
+
+class Coverage(_Part):
+    """What the plan's figures rest on."""
+
+    measurements: dict[Provenance, int]
+    """Measurements in evidence, by provenance."""
+    measured_share: Share
+    """Share of the tokens from 1 to the largest measured, over all shapes, that were measured."""
+    predicted_share: Share
+
+
+class Content(_Part):
+    """Everything that the digest covers."""
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    target: PlanTarget
+    regime: str
+    """Conditions of every measurement in evidence, e.g. ``cold-graph``."""
+    units: dict[str, str]
+    options: PlanOptions
+    operators: Annotated[tuple[OperatorPlan, ...], Field(min_length=1)]
+    fallback: Annotated[tuple[Rule, ...], Field(min_length=1)]
+    """Evaluated top down; the first rule that holds decides."""
+    coverage: Coverage
+
+    @model_validator(mode="after")
+    def _closed(self) -> Self:
+        last = self.fallback[-1]
+        if last.when != "otherwise" or last.then != "stock":
+            raise ValueError("the last fallback rule must be 'otherwise', and stock")
+        if self.units != UNITS:
+            raise ValueError("the units are not those of this schema version")
+        return self
+
+
+class Created(_Part):
+    """Who made the plan; outside the digest."""
+
+    at: str
+    """UTC, ISO 8601."""
+    by: str
+    """Program and version."""
+
+
+class Plan(_Part):
+    """A plan with its digest."""
+
+    format: Literal["megatune-plan"] = "megatune-plan"
+    schema_version: Literal[1] = 1
+    digest: str
+    """Of the canonical JSON of ``content`` alone."""
+    created: Created
+    content: Content
+
+    @model_validator(mode="after")
+    def _unchanged(self) -> Self:
+        if digest(self.content.model_dump(mode="json")) != self.digest:
+            raise ValueError("the digest is not that of the content")
+        return self
+
+    @staticmethod
+    def of(content: Content) -> Plan:
+        """The plan with this content, made now by this program."""
+        return Plan(
+            digest=digest(content.model_dump(mode="json")),
+            created=Created(
+                at=datetime.now(UTC).isoformat(timespec="seconds"),
+                by=f"megatune {version('megatune')}",
+            ),
+            content=content,
+        )
+
+    def to_json(self) -> str:
+        """Canonical JSON with a line feed at its end."""
+        return canonical_json(self.model_dump(mode="json")) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Plan:
+        """:raises MegatuneError: when the text is no plan, of another schema version, or changed since it was made."""
+        try:
+            # The embedded reader has the first word on what a plan is: what it refuses is never approved.
+            load(text if text.lstrip().startswith("{") else "{", target=None)
+            return Plan.model_validate_json(text)
+        except PlanError as error:
+            raise MegatuneError(str(error)) from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+            raise MegatuneError(f"not a plan: {where + ': ' if where else ''}{first['msg']}{more}") from None
+
+    @staticmethod
+    def load(path: Path) -> Plan:
+        """:raises MegatuneError: naming the file, for whatever keeps it from being read as a plan."""
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise MegatuneError(f"cannot read the plan {path}: {error}") from None
+        try:
+            return Plan.from_json(text)
+        except MegatuneError as error:
+            raise MegatuneError(f"{path}: {error}") from None
+
+    def operator(self, name: str) -> OperatorPlan:
+        """:raises MegatuneError: when the plan has no such operator, with those it has."""
+        for operator in self.content.operators:
+            if operator.name == name:
+                return operator
+        known = ", ".join(operator.name for operator in self.content.operators)
+        raise MegatuneError(f"the plan has no operator {name!r}; it has {known}")

@@ -1,0 +1,277 @@
+"""Making a plan from the measurements in a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
+from dataclasses import field
+
+from sqlalchemy.orm import Session
+
+from megatune_db import queries
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import Workload
+from megatune_planner.bands import Segment
+from megatune_planner.bands import Standing
+from megatune_planner.bands import find_bands
+from megatune_planner.crossovers import crossovers
+from megatune_planner.curves import curves
+from megatune_planner.curves import latency_of
+from megatune_planner.evidence import Expresses
+from megatune_planner.evidence import ShapeEvidence
+from megatune_planner.evidence import gather
+from megatune_planner.evidence import paired_samples
+from megatune_planner.fallback import fallback_rules
+from megatune_planner.plan import UNITS
+from megatune_planner.plan import Band
+from megatune_planner.plan import BandPoint
+from megatune_planner.plan import Content
+from megatune_planner.plan import Coverage
+from megatune_planner.plan import Gap
+from megatune_planner.plan import OperatorPlan
+from megatune_planner.plan import Plan
+from megatune_planner.plan import PlanOptions
+from megatune_planner.plan import PlanTarget
+from megatune_planner.plan import ShapePlan
+from megatune_planner.plan import UseConfig
+from megatune_planner.plan import UseStock
+from megatune_planner.ties import Samples
+
+EVIDENCE = (Provenance.MEASURED, Provenance.REPLAYED)
+"""What counts unless it is said otherwise: figures of the target itself, taken now or recorded."""
+
+ALIGNMENT_BYTES = 16
+"""The widest access of one thread, so that operands aligned to it suit every variant."""
+
+Preferred = Callable[[Workload], frozenset[str]]
+"""Digests of the configs that win ties at a workload: the incumbent's, or the defaults."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to plan; see ``plan.PlanOptions``, which keeps them in the plan."""
+
+    min_gain: float = 0.01
+    tie_slack: float = 0.001
+    config_cost_us: float = 0.01
+    traffic: Mapping[int, float] = field(default_factory=dict)
+    """Weight of a step by its tokens; empty: every measured number of tokens weighs the same."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("least gain", self.min_gain), ("tie slack", self.tie_slack)):
+            if not 0 <= value < 1:
+                raise MegatuneError(f"the {name} is a share from 0 to below 1, not {value}")
+        if not 0 <= self.config_cost_us < float("inf"):
+            raise MegatuneError(f"the cost of a config is in microseconds and not negative, not {self.config_cost_us}")
+        for tokens, weight in self.traffic.items():
+            if tokens < 1 or not 0 < weight < float("inf"):
+                raise MegatuneError(f"traffic needs tokens of at least 1 and a positive weight, not {tokens}:{weight}")
+
+
+def make_plan(
+    session: Session,
+    *,
+    name: str,
+    target: str,
+    regime: Regime,
+    baselines: Mapping[str, Sequence[str]],
+    provenances: Sequence[Provenance] = EVIDENCE,
+    options: Options | None = None,
+    preferred: Preferred | None = None,
+    expresses: Mapping[str, Expresses] | None = None,
+) -> Plan:
+    """The plan that the measurements of one target in one regime support.
+
+    :param target: digest.
+    :param baselines: names of what serves today, by operator; operators that are not among them are left out.
+    :param provenances: what counts as evidence, the most trusted first.
+    :param preferred: what wins ties at a workload; nothing does when it is not given.
+    :param expresses: by exporter's name, whether it can express a config: the plan then carries the best that it can.
+    :raises MegatuneError: for an unknown target, an empty name or provenances that are no evidence.
+    :raises NothingMeasured: when no workload has a baseline and a config, or nothing beats its baseline.
+    """
+    options = options or Options()
+    expresses = expresses or {}
+    if not name or len(name) > 256:
+        raise MegatuneError("a plan needs a name of 1 to 256 characters")
+    if not provenances or Provenance.PREDICTED in provenances:
+        raise MegatuneError("a plan needs evidence: predicted figures are none")
+    found = next((row for row in queries.targets(session) if row.digest == target), None)
+    if found is None:
+        raise MegatuneError(f"the database has no target {target!r}")
+    evidence = gather(
+        session, target=target, regime=regime, provenances=provenances, baselines=baselines, expresses=expresses
+    )
+    samples = paired_samples(session, evidence)
+    where = f"on target {target} in regime {regime}, of provenance {' or '.join(provenances)}"
+    if not evidence:
+        raise NothingMeasured(f"nothing was measured {where}: run a campaign there first")
+    operators: dict[str, list[ShapePlan]] = {}
+    for shape in evidence:
+        planned = _plan_shape(shape, samples, options, preferred)
+        if planned is not None:
+            operators.setdefault(shape.workload.operator, []).append(planned)
+    if not operators:
+        raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win")
+    plans = tuple(
+        OperatorPlan(name=operator, baselines=tuple(baselines[operator]), shapes=tuple(shapes))
+        for operator, shapes in operators.items()
+    )
+    bands = [band for shapes in operators.values() for shape in shapes for band in shape.bands]
+    if all(band.decision.kind == "stock" for band in bands):
+        raise NothingMeasured(
+            f"no gain worth shipping: nothing beat its baseline by {options.min_gain:.1%} beyond its interval {where}"
+        )
+    plan_target = PlanTarget(digest=target, hardware=found.hardware, toolchain=found.toolchain)
+    return Plan.of(
+        Content(
+            name=name,
+            target=plan_target,
+            regime=str(regime),
+            units=UNITS,
+            options=PlanOptions(
+                provenances=tuple(provenances),
+                min_gain=options.min_gain,
+                tie_slack=options.tie_slack,
+                config_cost_us=options.config_cost_us,
+                traffic={str(tokens): float(weight) for tokens, weight in sorted(options.traffic.items())},
+            ),
+            operators=plans,
+            fallback=fallback_rules(plan_target, plans),
+            coverage=_coverage(plans),
+        )
+    )
+
+
+def _plan_shape(
+    evidence: ShapeEvidence, samples: Samples, options: Options, preferred: Preferred | None
+) -> ShapePlan | None:
+    """None when no baseline was measured of the shape."""
+    standings: list[Standing] = []
+    gaps: list[Gap] = []
+    for tokens, measured in sorted(evidence.at.items()):
+        if not measured.baselines:
+            gaps.append(Gap(tokens=tokens, reason="no baseline was measured"))
+            continue
+        standings.append(
+            Standing.of(
+                tokens,
+                min(measured.baselines, key=lambda baseline: (baseline.median_us, baseline.variant)),
+                measured.candidates,
+                samples,
+                min_gain=options.min_gain,
+                tie_slack=options.tie_slack,
+                preferred=preferred(measured.workload) if preferred else frozenset(),
+            )
+        )
+        if not measured.candidates:
+            gaps.append(Gap(tokens=tokens, reason="no config was measured: nothing but the baseline is known"))
+    if not standings:
+        return None
+    segments = find_bands(standings, traffic=options.traffic, config_cost_us=options.config_cost_us)
+    bands = tuple(_bands(segments, standings, samples, options))
+    decided = {standing.tokens: evidence.at[standing.tokens] for standing in standings}
+    shape_curves = curves(decided)
+    workload = evidence.workload
+    return ShapePlan(
+        shape=workload.shape,
+        dims=dict(workload.dims),
+        dtype=workload.dtype,
+        world=workload.world,
+        routing=workload.routing,
+        measured_tokens=tuple(decided),
+        gaps=tuple(gaps),
+        curves=shape_curves,
+        bands=bands,
+        crossovers=crossovers(bands, shape_curves),
+    )
+
+
+def _bands(
+    segments: Sequence[Segment], standings: Sequence[Standing], samples: Samples, options: Options
+) -> Iterator[Band]:
+    for segment in segments:
+        inside = [standing for standing in standings if segment.lo <= standing.tokens <= segment.hi]
+        points = tuple(_point(standing, segment.config, samples) for standing in inside)
+        yield Band(
+            tokens_lo=segment.lo,
+            tokens_hi=segment.hi,
+            decision=_decision(segment, standings),
+            reason=_reason(segment, points, standings[0].tokens, options),
+            points=points,
+            measured_share=len(points) / (segment.hi - segment.lo + 1),
+        )
+    yield Band(
+        tokens_lo=segments[-1].hi + 1,
+        tokens_hi=None,
+        decision=UseStock(),
+        reason=f"more than the {segments[-1].hi} tokens that were measured at most",
+        points=(),
+        measured_share=0,
+    )
+
+
+def _decision(segment: Segment, standings: Sequence[Standing]) -> UseConfig | UseStock:
+    if segment.config is None:
+        return UseStock()
+    found = next(s.by_config[segment.config] for s in standings if segment.config in s.by_config)
+    return UseConfig(
+        variant=found.variant,
+        params=dict(found.params),
+        config=found.config,
+        # No variant needs memory of its own yet: split-K sums inside a cluster.
+        workspace_bytes=0,
+        alignment_bytes=ALIGNMENT_BYTES,
+    )
+
+
+def _point(standing: Standing, config: str | None, samples: Samples) -> BandPoint:
+    baseline = standing.baseline
+    serving = baseline if config is None else standing.by_config[config]
+    evidence = {serving.measurement_id: serving.provenance, baseline.measurement_id: baseline.provenance}
+    return BandPoint(
+        tokens=standing.tokens,
+        latency=latency_of(serving),
+        baseline=baseline.variant,
+        baseline_latency=latency_of(baseline),
+        gain=1 - serving.median_us / baseline.median_us,
+        paired=config is not None and standing.wins[config].paired,
+        tie_set_size=len(standing.ties),
+        provenance=tuple(sorted(set(evidence.values()))),
+        evidence=tuple(evidence),
+    )
+
+
+def _reason(segment: Segment, points: Sequence[BandPoint], smallest: int, options: Options) -> str:
+    if segment.config is not None:
+        if not points:
+            return "lies between measured tokens"
+        gains = sorted(point.gain for point in points)
+        span = f"{gains[0]:.1%}" if len(gains) == 1 else f"{gains[0]:.1%} to {gains[-1]:.1%}"
+        return f"{span} less time than {' and '.join(sorted({point.baseline for point in points}))}"
+    if points:
+        return f"nothing beat the baseline by {options.min_gain:.1%} beyond its interval"
+    if segment.hi < smallest:
+        return f"fewer than the {smallest} tokens that were measured at least"
+    return "lies between measured tokens whose configs do not win at each other's"
+
+
+def _coverage(operators: Sequence[OperatorPlan]) -> Coverage:
+    counts: dict[Provenance, int] = {}
+    measured = total = 0
+    for operator in operators:
+        for shape in operator.shapes:
+            for curve in shape.curves:
+                if curve.kind != "exporter":
+                    for point in curve.points:
+                        counts[point.provenance] = counts.get(point.provenance, 0) + 1
+            measured += len(shape.measured_tokens)
+            total += shape.measured_tokens[-1]
+    share = measured / total
+    return Coverage(measurements=dict(sorted(counts.items())), measured_share=share, predicted_share=1 - share)

@@ -1,0 +1,152 @@
+"""A plan for people: what serves which tokens, by how much it wins, and on what that rests."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Group
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from megatune_planner.plan import Band
+from megatune_planner.plan import Plan
+from megatune_planner.plan import ShapePlan
+
+
+def render_plan(plan: Plan) -> RenderableType:
+    """The plan's target, coverage, bands, crossovers, gaps and fallback rules; plain text where colours are off."""
+    return Group(*_parts(plan))
+
+
+def decision_text(band: Band) -> str:
+    """The decision in one line, e.g. ``simt block=128 rows=2``, or ``stock``."""
+    if band.decision.kind == "stock":
+        return "stock"
+    return band.decision.variant + "".join(f" {name}={value}" for name, value in sorted(band.decision.params.items()))
+
+
+def tokens_text(band: Band) -> str:
+    """The band's tokens, e.g. ``1``, ``2-4`` or ``65+``."""
+    if band.tokens_hi is None:
+        return f"{band.tokens_lo}+"
+    return str(band.tokens_lo) if band.tokens_lo == band.tokens_hi else f"{band.tokens_lo}-{band.tokens_hi}"
+
+
+def saved_share(shape: ShapePlan) -> float:
+    """Share of the baseline's time that the plan saves at the measured tokens: 1 less the geometric mean ratio."""
+    ratios = [
+        point.latency.median_us / point.baseline_latency.median_us for band in shape.bands for point in band.points
+    ]
+    return 1 - math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _parts(plan: Plan) -> Iterator[RenderableType]:
+    content = plan.content
+    toolchain = content.target.toolchain
+    yield Text(f"Plan {content.name}", style="bold")
+    yield Padding(
+        _facts(
+            (
+                ("digest", plan.digest),
+                ("made", f"{plan.created.at} by {plan.created.by}"),
+                ("target", f"{content.target.fingerprint}, DSL {toolchain['dsl']}, digest {content.target.digest}"),
+                ("regime", content.regime),
+                ("evidence", _evidence(plan)),
+            )
+        ),
+        (0, 0, 0, 2),
+    )
+    for operator in content.operators:
+        for shape in operator.shapes:
+            yield Text("")
+            saved = f"saves {saved_share(shape):.1%} of {'/'.join(operator.baselines)}"
+            yield Text.assemble(
+                (f"{operator.name} {shape.shape}", "bold"), f"  {shape.dtype}, world {shape.world}: {saved}"
+            )
+            yield _bands(shape)
+            yield from (Padding(Text(line), (0, 0, 0, 2)) for line in _remarks(shape))
+    yield Text("")
+    yield Text("Fallback, the first that holds", style="bold")
+    yield Padding(_rules(plan), (0, 0, 0, 2))
+
+
+def _facts(rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for name, value in rows:
+        table.add_row(Text(name, style="dim"), Text(value))
+    return table
+
+
+def _evidence(plan: Plan) -> str:
+    coverage = plan.content.coverage
+    counts = " and ".join(f"{count} {provenance}" for provenance, count in coverage.measurements.items())
+    return (
+        f"{counts}; of all tokens {coverage.measured_share:.0%} measured, "
+        f"{coverage.predicted_share:.0%} predicted from their neighbours"
+    )
+
+
+def _bands(shape: ShapePlan) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("decision", overflow="fold")
+    table.add_column("µs", justify="right", no_wrap=True)
+    table.add_column("stock µs", justify="right", no_wrap=True)
+    table.add_column("saves", justify="right", no_wrap=True)
+    table.add_column("measured at", overflow="fold")
+    table.add_column("ties", justify="right", no_wrap=True)
+    for band in shape.bands:
+        stock = band.decision.kind == "stock"
+        points = band.points
+        table.add_row(
+            tokens_text(band),
+            decision_text(band),
+            "" if stock else _span([point.latency.median_us for point in points], "{:.2f}"),
+            _span([point.baseline_latency.median_us for point in points], "{:.2f}"),
+            "" if stock else _span([100 * point.gain for point in points], "{:.1f}") + " %",
+            ", ".join(str(point.tokens) for point in points) or band.reason,
+            _span([point.tie_set_size for point in points], "{:.0f}"),
+            style="dim" if stock else "",
+        )
+    return table
+
+
+def _span(values: Sequence[float], spelled: str) -> str:
+    if not values:
+        return ""
+    ends = [spelled.format(end) for end in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else "-".join(ends)
+
+
+def _remarks(shape: ShapePlan) -> Iterator[str]:
+    for crossover in shape.crossovers:
+        where = f"between {crossover.tokens_lo} and {crossover.tokens_hi} tokens"
+        if crossover.estimate_tokens is not None:
+            where += f", near {crossover.estimate_tokens:g}"
+        yield f"crossover {crossover.below} to {crossover.above} {where}" + (
+            "; suspect: the curves step there, measure both again" if crossover.suspect else ""
+        )
+    for gap in shape.gaps:
+        yield f"gap at {gap.tokens} tokens: {gap.reason}"
+
+
+def _rules(plan: Plan) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for number, rule in enumerate(plan.content.fallback, 1):
+        where = ""
+        if rule.when == "outside_tokens":
+            where = f" {rule.operator} {rule.shape} below {rule.below}, above {rule.above}"
+        elif rule.when == "stock_won":
+            where = f" {rule.operator} {rule.shape} {rule.tokens_lo}-{rule.tokens_hi}"
+        table.add_row(
+            Text(f"{number}.", style="dim"),
+            Text(f"{rule.when.replace('_', ' ')}{where}"),
+            Text(rule.then),
+            Text(rule.reason, style="dim"),
+        )
+    return table
