@@ -22,6 +22,7 @@ from megatune_db.errors import DatabaseFullError
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import NewerSchemaError
 from megatune_db.errors import OlderSchemaError
+from megatune_db.lock import writer_lock
 from megatune_db.records import CampaignState
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
@@ -99,9 +100,9 @@ def test_an_older_schema_is_refused_until_it_is_upgraded(older: Path) -> None:
     with open_database(older) as opened, opened.session() as session:
         assert len(queries.targets(session)) == 1
         assert queries.samples(session, [1])[1].tolist() == [10.0, 10.0]
-    with closing(sqlite3.connect(older)) as opened:
-        assert opened.execute("SELECT place FROM megatune_targets").fetchall() == [(None,)]
-        assert opened.execute("PRAGMA foreign_key_check").fetchall() == []
+    with closing(sqlite3.connect(older)) as raw:
+        assert raw.execute("SELECT place FROM megatune_targets").fetchall() == [(None,)]
+        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
     assert schema.upgrade(f"sqlite:///{older}") == "9000"
 
 
@@ -131,7 +132,7 @@ def test_an_upgrade_happens_whole_or_not_at_all(older: Path, next_release: Path)
 
 
 def test_no_upgrade_while_a_campaign_runs(older: Path) -> None:
-    with schema.writer_lock(older), pytest.raises(DatabaseLockedError, match="running a campaign"):
+    with writer_lock(older), pytest.raises(DatabaseLockedError, match="running a campaign"):
         schema.upgrade(older)
     assert list(older.parent.glob("*.backup")) == []
 
@@ -141,7 +142,7 @@ def test_a_copy_that_does_not_fit_stops_the_upgrade(older: Path, monkeypatch: py
     genuine = connection.connect
 
     class Source(sqlite3.Connection):
-        def backup(self, target: sqlite3.Connection, **_: object) -> None:  # type: ignore[override]
+        def backup(self, target: sqlite3.Connection, **_: object) -> None:
             target.execute("PRAGMA max_page_count = 2")
             for number in range(9):
                 target.execute(f"CREATE TABLE t{number} (x)")
@@ -177,8 +178,8 @@ def test_several_processes_can_make_the_same_database(path: Path) -> None:
 
 @pytest.mark.parametrize("asset", sorted(ASSETS.glob("*.sql")), ids=lambda asset: asset.stem)
 def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> None:
-    with closing(sqlite3.connect(path)) as opened:
-        opened.executescript(asset.read_text())
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript(asset.read_text())
     assert schema.revision(path) == asset.stem
     assert schema.upgrade(path) == schema.head()
     with open_database(path) as opened, opened.session() as session:
