@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import Integer
 from sqlalchemy import distinct
 from sqlalchemy import func
 from sqlalchemy import select
@@ -130,7 +131,7 @@ def trials(session: Session, campaign_id: int, *, workload: str | None = None) -
 def _campaign(session: Session, row: Campaign, target: str | None) -> CampaignRow:
     mine = Trial.campaign_id == row.id
     states = session.execute(
-        select(Trial.state, func.count(), func.sum(Trial.reused)).where(mine).group_by(Trial.state)
+        select(Trial.state, func.count(), func.sum(Trial.reused, type_=Integer)).where(mine).group_by(Trial.state)
     ).all()
     workloads = session.scalar(select(func.count(distinct(Trial.workload_id))).where(mine))
     return CampaignRow(
@@ -147,7 +148,7 @@ def _campaign(session: Session, row: Campaign, target: str | None) -> CampaignRo
         measuring_s=row.measuring_s,
         wall_s=row.wall_s,
         trials={state: count for state, count, _ in states},
-        reused=sum(int(reused) for _, _, reused in states),
+        reused=sum(reused for _, _, reused in states),
         workloads=workloads or 0,
         statuses=status_counts(session, row.id),
     )
