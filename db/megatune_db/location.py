@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def sqlite_path(url_or_path: str | os.PathLike[str]) -> Path:
-    """The absolute path of the SQLite file that a path or a ``sqlite:///…`` URL names.
+    """The absolute path, without links, of the SQLite file that a path or a ``sqlite:///…`` URL names.
 
     :raises DatabaseError: for another kind of URL, and for names that SQLite or SQLAlchemy would read as options.
     """
@@ -40,7 +40,8 @@ def sqlite_path(url_or_path: str | os.PathLike[str]) -> Path:
         raise DatabaseError("a database needs a file, because it outlives the process: use a path or sqlite:///PATH")
     if "?" in text:
         raise DatabaseError(f"{text}: a database's path cannot hold a question mark; use another path")
-    path = Path(text).expanduser().absolute()
+    # SQLite keeps its log, and we our lock, beside the file that links lead to.
+    path = Path(text).expanduser().resolve()
     if path.is_dir():
         raise DatabaseError(f"{path} is a directory: name a file in it, e.g. {path / 'megatune.db'}")
     return path

@@ -32,24 +32,23 @@ def writer_lock(path: Path) -> Iterator[None]:
     :raises DatabaseLockedError: at once when another process, or this one, holds it.
     :raises ReadOnlyError: when no file can be written beside the database.
     """
-    key = path.resolve()
     with _guard:
-        if _held.get(key) == os.getpid():
+        if _held.get(path) == os.getpid():
             raise DatabaseLockedError(
                 f"this process is already running a campaign in {path}; wait for it or use another --db"
             )
-        descriptor = _open(lock_path(key))
+        descriptor = _open(lock_path(path))
         try:
             _acquire(descriptor, path)
         except BaseException:
             os.close(descriptor)
             raise
-        _held[key] = os.getpid()
+        _held[path] = os.getpid()
     try:
         yield
     finally:
         with _guard:
-            del _held[key]
+            del _held[path]
             os.close(descriptor)
 
 

@@ -110,8 +110,8 @@ def open_database(url_or_path: str | PathLike[str], *, create: bool = True, read
         except OSError as error:
             raise DatabaseError(f"{path.parent} cannot be made ({error.strerror}): use another path") from error
         schema.create(path)
-    elif not read_only and not os.access(path, os.W_OK):
-        raise ReadOnlyError(f"{path} cannot be written: make it writable, or use a copy of it")
+    elif not read_only and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK)):
+        raise ReadOnlyError(f"{path} cannot be written: make it and its directory writable, or use a copy of it")
     found = schema.revision(path)
     if found is None:
         if read_only:

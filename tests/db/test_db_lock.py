@@ -10,6 +10,7 @@ import pytest
 
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import ReadOnlyError
+from megatune_db.lock import lock_path
 from megatune_db.session import Database
 from megatune_db.session import open_database
 
@@ -93,6 +94,7 @@ def test_other_databases_are_not_locked(database: Database, tmp_path: Path) -> N
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_where_no_lock_can_be_kept(database: Database) -> None:
+    lock_path(database.path).unlink()
     database.path.parent.chmod(0o500)
     try:
         with pytest.raises(ReadOnlyError, match="make its directory writable"), database.writer_lock():

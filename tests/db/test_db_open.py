@@ -121,7 +121,7 @@ def test_what_lies_where_nothing_can_be_written_can_be_read(path: Path, monkeypa
     with open_database(path, read_only=True) as opened, opened.session() as session:
         assert len(queries.targets(session)) == 1
     assert not Path(f"{path}-shm").exists()
-    with pytest.raises(ReadOnlyError, match="make it writable"):
+    with pytest.raises(ReadOnlyError, match="make it and its directory writable"):
         open_database(path)
 
 

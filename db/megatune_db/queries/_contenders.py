@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sqlalchemy import Integer
 from sqlalchemy import func
 from sqlalchemy import or_
 from sqlalchemy import select
@@ -93,7 +94,7 @@ def contenders(
             Row.median_us,
             Row.low_us,
             Row.high_us,
-            (func.length(Row.samples) / codec.SAMPLE.itemsize).label("n_samples"),
+            (func.length(Row.samples, type_=Integer) // codec.SAMPLE.itemsize).label("n_samples"),
             Row.provenance,
         )
         .join(Config, Config.id == Row.config_id)
@@ -131,7 +132,7 @@ def contenders(
                 median_us=row.median_us,
                 low_us=row.low_us,
                 high_us=row.high_us,
-                n_samples=int(row.n_samples),
+                n_samples=row.n_samples,
                 provenance=row.provenance,
             )
         )
