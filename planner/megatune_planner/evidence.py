@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
-from typing import NamedTuple
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -36,6 +36,9 @@ Expresses = Callable[[Workload, Config], bool]
 
 ShapeKey = tuple[str, str, str, int, str]
 """Operator, shape, dtype, world and routing."""
+
+_SearchRow = tuple[int, int, int, float, float, float]
+"""Ids of measurement, workload and config; median, low and high in microseconds."""
 
 _STREAM_ROWS = 20_000
 
@@ -187,34 +190,26 @@ def _complete(
     }
     fastest: dict[str, dict[int, _SearchRow]] = {name: {} for name in expresses}
     for row in _search_rows(session, target, regime, workloads):
-        config = configs.get(row.config_id)
+        _, workload_id, config_id, median, _, _ = row
+        config = configs.get(config_id)
         if config is None:
             continue
-        measured = workloads[row.workload_id]
-        if config.digest in missing[row.workload_id]:
+        measured = workloads[workload_id]
+        if config.digest in missing[workload_id]:
             measured.candidates.append(_searched(row, config, measured.provenance))
         for name, fits in expresses.items():
-            so_far = fastest[name].get(row.workload_id)
-            if (so_far is None or row.median_us < so_far.median_us) and fits(measured.workload, config):
-                fastest[name][row.workload_id] = row
+            so_far = fastest[name].get(workload_id)
+            if (so_far is None or median < so_far[3]) and fits(measured.workload, config):
+                fastest[name][workload_id] = row
     for workload_id, measured in workloads.items():
         for name, fits in expresses.items():
             able = [c for c in measured.candidates if fits(measured.workload, Config.of(c.variant, c.params))]
             found = fastest[name].get(workload_id)
             # A finalist's row stands for its config, so the row of the search may not come in a second time.
-            if found is not None and configs[found.config_id].digest not in {c.config for c in able}:
-                able.append(_searched(found, configs[found.config_id], measured.provenance))
+            if found is not None and configs[found[2]].digest not in {c.config for c in able}:
+                able.append(_searched(found, configs[found[2]], measured.provenance))
             if able:
                 measured.expressible[name] = best(able)
-
-
-class _SearchRow(NamedTuple):
-    id: int
-    workload_id: int
-    config_id: int
-    median_us: float
-    low_us: float
-    high_us: float
 
 
 def _search_rows(
@@ -224,34 +219,26 @@ def _search_rows(
 
     The columns are those of one index, so that a million rows cost seconds and their samples are never touched.
     """
-    row = models.Measurement
+    table = models.Measurement
     for provenance in sorted({measured.provenance for measured in workloads.values()}):
         mine = {id_ for id_, measured in workloads.items() if measured.provenance is provenance}
-        query = select(row.id, row.workload_id, row.config_id, row.median_us, row.low_us, row.high_us).where(
-            row.target_id == select(models.Target.id).where(models.Target.digest == target).scalar_subquery(),
-            row.regime == str(regime),
-            row.provenance == provenance,
-            row.status == Status.OK,
-            row.stage == Stage.SEARCH,
+        query = select(
+            table.id, table.workload_id, table.config_id, table.median_us, table.low_us, table.high_us
+        ).where(
+            table.target_id == select(models.Target.id).where(models.Target.digest == target).scalar_subquery(),
+            table.regime == str(regime),
+            table.provenance == provenance,
+            table.status == Status.OK,
+            table.stage == Stage.SEARCH,
         )
-        for values in session.execute(query).yield_per(_STREAM_ROWS):
-            if values[1] in mine:
-                yield _SearchRow._make(values)
+        # Plain rows of the connection: the session's own cost twice as much, and nothing of it is needed.
+        rows: Iterable[Any] = session.connection().execute(query).yield_per(_STREAM_ROWS)
+        yield from (row for row in rows if row[1] in mine)
 
 
 def _searched(row: _SearchRow, config: Config, provenance: Provenance) -> Candidate:
-    return Candidate(
-        row.id,
-        config.variant,
-        config.params,
-        config.digest,
-        Stage.SEARCH,
-        "",
-        row.median_us,
-        row.low_us,
-        row.high_us,
-        provenance,
-    )
+    id_, _, _, median, low, high = row
+    return Candidate(id_, config.variant, config.params, config.digest, Stage.SEARCH, "", median, low, high, provenance)
 
 
 def _configs(session: Session, baselines: Mapping[str, Sequence[str]]) -> dict[int, Config]:

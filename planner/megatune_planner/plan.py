@@ -59,8 +59,11 @@ class Latency(_Part):
     """A median and its interval."""
 
     median_us: Microseconds
+    """Median of the samples."""
     low_us: Microseconds
+    """Lower end of the interval."""
     high_us: Microseconds
+    """Upper end of the interval."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -73,8 +76,11 @@ class UseConfig(_Part):
     """Run this config."""
 
     kind: Literal["config"] = "config"
+    """Which decision this is."""
     variant: str
+    """Top-level algorithm of the operator."""
     params: Params
+    """Values of the variant's parameters."""
     config: str
     """Digest of variant and params."""
     workspace_bytes: Annotated[int, Field(ge=0)]
@@ -87,6 +93,7 @@ class UseStock(_Part):
     """Run what serves without a plan."""
 
     kind: Literal["stock"] = "stock"
+    """Which decision this is."""
 
 
 Decision = Annotated[UseConfig | UseStock, Field(discriminator="kind")]
@@ -96,11 +103,13 @@ class BandPoint(_Part):
     """What a band's decision does at one measured number of tokens."""
 
     tokens: Tokens
+    """Exactly as measured."""
     latency: Latency
     """Of the decision; for stock the baseline's own."""
     baseline: str
     """Name of the fastest baseline here."""
     baseline_latency: Latency
+    """Of the fastest baseline."""
     gain: Annotated[float, Field(ge=0, lt=1)]
     """Share of the baseline's time that the decision saves; 0 for stock."""
     paired: bool
@@ -110,16 +119,20 @@ class BandPoint(_Part):
     provenance: tuple[Provenance, ...]
     """Of the evidence."""
     evidence: tuple[MeasurementId, ...]
+    """Of the decision and of the baseline."""
 
 
 class Band(_Part):
     """An interval of tokens with one decision."""
 
     tokens_lo: Tokens
+    """First tokens inside."""
     tokens_hi: Tokens | None
     """None: without end."""
     decision: Decision
+    """What serves."""
     reason: str
+    """Why, in one line."""
     points: tuple[BandPoint, ...]
     """One for each measured number of tokens inside, ascending."""
     measured_share: Share
@@ -149,21 +162,32 @@ class CurvePoint(_Part):
     """The best config of a curve at one measured number of tokens."""
 
     tokens: Tokens
+    """Exactly as measured."""
     variant: str
+    """Of the config; a baseline's name for a baseline."""
     params: Params
+    """Of the config; none for a baseline."""
     config: str
+    """Digest of variant and params."""
     latency: Latency
+    """Of the config."""
     stage: Stage
+    """Whether a search found it or it was measured again among finalists."""
     provenance: Provenance
+    """Where the figure comes from."""
     evidence: MeasurementId
+    """The measurement."""
 
 
 class Curve(_Part):
     """Latency over tokens of one variant's best, of a baseline, or of the best that an exporter can express."""
 
     kind: Literal["variant", "baseline", "exporter"]
+    """Whose curve it is."""
     name: str
+    """Of the variant, the baseline or the exporter."""
     points: tuple[CurvePoint, ...]
+    """Ascending in tokens."""
 
     def at(self, tokens: int) -> CurvePoint | None:
         return next((point for point in self.points if point.tokens == tokens), None)
@@ -175,6 +199,7 @@ class Crossover(_Part):
     below: str
     """Variant, or the baseline's name, that serves up to ``tokens_lo``."""
     above: str
+    """Variant, or the baseline's name, that serves from ``tokens_hi`` on."""
     tokens_lo: Tokens
     """Last measured tokens of the lower side."""
     tokens_hi: Tokens
@@ -182,18 +207,22 @@ class Crossover(_Part):
     ratio_lo: Annotated[float, Field(gt=0)] | None
     """Time of ``above`` over time of ``below`` at ``tokens_lo``; None where ``above`` was not measured there."""
     ratio_hi: Annotated[float, Field(gt=0)] | None
+    """The same at ``tokens_hi``."""
     estimate_tokens: float | None
     """Where the two curves meet, interpolated; None where they do not change sides in between."""
     suspect: bool
     """Whether the ratio steps further between the two than latencies can grow with tokens: measure both again."""
     evidence: tuple[MeasurementId, ...]
+    """Of both curves at both ends."""
 
 
 class Gap(_Part):
     """Tokens that were measured, but not so that the plan can decide on them."""
 
     tokens: Tokens
+    """Where."""
     reason: str
+    """What is missing."""
 
 
 class ShapePlan(_Part):
@@ -204,13 +233,21 @@ class ShapePlan(_Part):
     dims: dict[str, int]
     """Elements."""
     dtype: str
+    """Of the operands."""
     world: Annotated[int, Field(ge=1)]
+    """Ranks that take part in one launch."""
     routing: str
+    """How tokens are spread over experts; ``none`` where there are none."""
     measured_tokens: tuple[Tokens, ...]
+    """Where a baseline was measured, ascending."""
     gaps: tuple[Gap, ...]
+    """What a further campaign should measure."""
     curves: tuple[Curve, ...]
+    """Of what was measured, at the measured tokens."""
     bands: Annotated[tuple[Band, ...], Field(min_length=1)]
+    """Ascending and tiling: the first begins at 1, the last has no end."""
     crossovers: tuple[Crossover, ...]
+    """Ascending in tokens."""
 
     @model_validator(mode="after")
     def _tiled(self) -> Self:
@@ -239,8 +276,11 @@ class OperatorPlan(_Part):
     """What holds for one operator."""
 
     name: str
+    """Of the operator."""
     baselines: tuple[str, ...]
+    """Names of what serves today."""
     shapes: Annotated[tuple[ShapePlan, ...], Field(min_length=1)]
+    """Each (shape, dtype, world, routing) once."""
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
@@ -253,41 +293,57 @@ class _Rule(_Part):
     then: Literal["stock", "band"]
     """``stock``, or the decision of the band that covers the tokens."""
     reason: str
+    """Why, in one line."""
     evidence: tuple[MeasurementId, ...] = ()
+    """What the rule rests on; empty where it rests on what was not measured."""
 
 
 class OtherHardware(_Rule):
     """The machine differs from the plan's target in a field of its hardware."""
 
     when: Literal["other_hardware"] = "other_hardware"
+    """Which rule this is."""
     hardware: dict[str, Any]
+    """What the machine has to have."""
 
 
 class OtherToolchain(_Rule):
     """The machine differs from the plan's target in a field of its toolchain."""
 
     when: Literal["other_toolchain"] = "other_toolchain"
+    """Which rule this is."""
     toolchain: dict[str, Any]
+    """What the machine has to have."""
 
 
 class OtherWorkload(_Rule):
     """No shape of the plan has this operator, shape, dtype, world and routing."""
 
     when: Literal["other_workload"] = "other_workload"
+    """Which rule this is."""
     dtypes: tuple[str, ...]
+    """Those that the plan has."""
     worlds: tuple[int, ...]
+    """Those that the plan has."""
 
 
 class OutsideTokens(_Rule):
     """The step has more or fewer tokens than were measured of the shape."""
 
     when: Literal["outside_tokens"] = "outside_tokens"
+    """Which rule this is."""
     unit: Literal["tokens"] = "tokens"
+    """Of ``below`` and ``above``."""
     operator: str
+    """Which the rule is about."""
     shape: str
+    """Which the rule is about."""
     dtype: str
+    """Of the shape."""
     world: int
+    """Of the shape."""
     routing: str
+    """Of the shape."""
     below: Tokens
     """Steps with fewer tokens than this."""
     above: Tokens
@@ -298,26 +354,37 @@ class StockWon(_Rule):
     """The tokens lie in a band where nothing beat the baseline."""
 
     when: Literal["stock_won"] = "stock_won"
+    """Which rule this is."""
     unit: Literal["tokens"] = "tokens"
+    """Of ``tokens_lo`` and ``tokens_hi``."""
     operator: str
+    """Which the rule is about."""
     shape: str
+    """Which the rule is about."""
     dtype: str
+    """Of the shape."""
     world: int
+    """Of the shape."""
     routing: str
+    """Of the shape."""
     tokens_lo: Tokens
+    """First tokens inside."""
     tokens_hi: Tokens
+    """Last tokens inside."""
 
 
 class Covered(_Rule):
     """A band with a config covers the tokens."""
 
     when: Literal["covered"] = "covered"
+    """Which rule this is."""
 
 
 class Otherwise(_Rule):
     """Always."""
 
     when: Literal["otherwise"] = "otherwise"
+    """Which rule this is."""
 
 
 Rule = Annotated[
@@ -330,8 +397,11 @@ class PlanTarget(_Part):
     """What the plan holds for."""
 
     digest: str
+    """Of hardware and toolchain."""
     hardware: dict[str, Any]
+    """The part that is bought."""
     toolchain: dict[str, Any]
+    """The part that is installed."""
 
     @model_validator(mode="after")
     def _named(self) -> Self:
@@ -367,21 +437,28 @@ class Coverage(_Part):
     measured_share: Share
     """Share of the tokens from 1 to the largest measured, over all shapes, that were measured."""
     predicted_share: Share
+    """The rest of these tokens."""
 
 
 class Content(_Part):
     """Everything that the digest covers."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
+    """For people; several plans may share one."""
     target: PlanTarget
+    """What the plan holds for."""
     regime: str
     """Conditions of every measurement in evidence, e.g. ``cold-graph``."""
     units: dict[str, str]
+    """Of every figure in the plan."""
     options: PlanOptions
+    """How the plan was made."""
     operators: Annotated[tuple[OperatorPlan, ...], Field(min_length=1)]
+    """Each operator once."""
     fallback: Annotated[tuple[Rule, ...], Field(min_length=1)]
     """Evaluated top down; the first rule that holds decides."""
     coverage: Coverage
+    """What the figures rest on."""
 
     @model_validator(mode="after")
     def _closed(self) -> Self:
@@ -406,11 +483,15 @@ class Plan(_Part):
     """A plan with its digest."""
 
     format: Literal["megatune-plan"] = "megatune-plan"
+    """Says that the file is a plan."""
     schema_version: Literal[1] = 1
+    """Of envelope and content."""
     digest: str
     """Of the canonical JSON of ``content`` alone."""
     created: Created
+    """When and by what; outside the digest."""
     content: Content
+    """Everything else; inside the digest."""
 
     @model_validator(mode="after")
     def _unchanged(self) -> Self:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -202,8 +201,3 @@ def example_plan(directory: Path, cases: Iterable[Case] | None = None) -> Plan:
     return Plan(
         digest=plan.digest, created=Created(at="2026-11-30T12:00:00+00:00", by="megatune"), content=plan.content
     )
-
-
-def power_curve(tokens: int, base: float, slope: float) -> float:
-    """Time that is flat at first and then grows with the tokens, in microseconds."""
-    return math.hypot(base, slope * tokens)

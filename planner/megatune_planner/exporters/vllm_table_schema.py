@@ -41,7 +41,9 @@ class SkinnyGemmConfig(_Part):
     block_size: Annotated[int, Field(ge=32, le=1024, multiple_of=32)]
     """Threads."""
     outputs_per_block: Annotated[int, Field(ge=1)]
+    """Rows of the weight."""
     k_unroll: Annotated[int, Field(ge=1)]
+    """Steps of the loop over K."""
     vector_width: Annotated[int, Field(ge=1)]
     """Elements of a load."""
     static_k: int | None
@@ -52,24 +54,34 @@ class MeasuredEntry(_Part):
     """What the entry rests on."""
 
     variant: str
+    """Of Megatune's kernel."""
     params: Params
     """Of Megatune's kernel. ``pdl`` has no counterpart: vLLM decides by platform."""
     stage: Stage
+    """Whether a search found it or it was measured again among finalists."""
     provenance: Provenance
+    """Where the figure comes from."""
     latency: Latency
+    """Of Megatune's kernel of the same tile shape."""
     baseline: str
+    """What it was compared with."""
     baseline_latency: Latency
+    """Of the baseline."""
     gain: Annotated[float, Field(ge=MIN_GAIN, lt=1)]
     """Share of the baseline's time that is saved."""
     evidence: tuple[MeasurementId, ...]
+    """Of the config and of the baseline."""
 
 
 class Entry(_Part):
     """Tokens at which the table names a config."""
 
     tokens: TableTokens
+    """Exactly."""
     config: SkinnyGemmConfig
+    """What vLLM runs."""
     measured: MeasuredEntry
+    """Why."""
 
     @model_validator(mode="after")
     def _exact(self) -> Self:
@@ -82,30 +94,41 @@ class NoEntry(_Part):
     """Tokens at which the table names nothing, so that cuBLAS serves."""
 
     tokens: TableTokens
+    """Exactly."""
     reason: str
+    """Why, in one line."""
 
 
 class NotMapped(_Part):
     """A decision of the plan that the table cannot name."""
 
     tokens: TableTokens
+    """Exactly."""
     variant: str
+    """Of the plan's decision."""
     params: Params
+    """Of the plan's decision."""
     latency: Latency
+    """Of the plan's decision."""
     reasons: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Each in one line."""
 
 
 class TableShape(_Part):
     """One projection by its local shape."""
 
     n: Annotated[int, Field(ge=1)]
+    """Local outputs."""
     k: Annotated[int, Field(ge=1)]
+    """Local inputs."""
     entries: tuple[Entry, ...]
+    """Ascending in tokens."""
     cublas: tuple[NoEntry, ...]
     """Measured: nothing that the table can name saves enough."""
     unmeasured: tuple[TableTokens, ...]
     """Nothing is known: leave whatever the runtime has there."""
     not_mapped: tuple[NotMapped, ...]
+    """Where the plan would run something else."""
 
     @model_validator(mode="after")
     def _legal(self) -> Self:
@@ -123,8 +146,11 @@ class Runtime(_Part):
     """What reads the table."""
 
     name: Literal["vllm"] = "vllm"
+    """Of the distribution."""
     version: Literal["0.33.0"] = "0.33.0"
+    """The one version whose format this is."""
     module: Literal["vllm.models.kimi_k3.nvidia.low_latency_gemm"] = "vllm.models.kimi_k3.nvidia.low_latency_gemm"
+    """That holds the table."""
     table: Literal["KIMI_K3_PROJECTIONS", "KIMI_K3_PROJECTIONS_SM90", "KIMI_K3_PROJECTIONS_SM100"]
     """Name in the module; the table must be changed before the model loads."""
 
@@ -133,21 +159,32 @@ class Source(_Part):
     """The plan that the table was made from."""
 
     name: str
+    """Of the plan."""
     digest: str
+    """Of the plan."""
     target: dict[str, Any]
+    """What was measured on."""
     regime: str
+    """Conditions of the measurements."""
 
 
 class Table(_Part):
     """The whole file."""
 
     format: Literal["megatune-vllm-low-latency-table"] = "megatune-vllm-low-latency-table"
+    """Says what the file is."""
     schema_version: Literal[1] = 1
+    """Of this file."""
     runtime: Runtime
+    """What reads the table."""
     plan: Source
+    """What the table was made from."""
     min_gain: float = MIN_GAIN
+    """Share of the baseline's time that every entry saves at least."""
     notes: tuple[str, ...]
+    """What to know before it serves."""
     shapes: Annotated[tuple[TableShape, ...], Field(min_length=1)]
+    """Each (N, K) once."""
     skipped: tuple[str, ...]
     """Shapes of the plan that the table cannot hold, each with its reason."""
 
