@@ -242,6 +242,13 @@ def add_trial(
     return found
 
 
+def set_trials_stale(session: Session, campaign_id: int) -> int:
+    """Mark the trials that were asked for and never measured, once the process that asked is gone; how many."""
+    asked = (models.Trial.campaign_id == campaign_id) & (models.Trial.state == TrialState.ASKED)
+    changed = update(models.Trial).where(asked).values(state=TrialState.STALE).returning(models.Trial.id)
+    return len(session.scalars(changed).all())
+
+
 def put_plan(
     session: Session,
     *,

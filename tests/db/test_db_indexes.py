@@ -58,6 +58,10 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     "status_counts": (lambda s: queries.status_counts(s, 1), {BY_ID}),
     "trials": (lambda s: queries.trials(s, 1, workload=workload(0)), {BY_ID}),
     "outcomes": (lambda s: queries.outcomes(s, 1, [BASELINE]), {BY_ID}),
+    "incumbents": (
+        lambda s: queries.incumbents(s, workload=workload(0), regime=REGIME, baselines=[BASELINE]),
+        {SEARCH},
+    ),
     "add_measurement, search": (lambda s: store.add_measurement(s, measured(0, 0)), {SEARCH}),
     "add_measurement, final": (lambda s: store.add_measurement(s, measured(0, 0, stage=Stage.FINAL)), {FINAL}),
 }

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Iterator
 from datetime import datetime
@@ -371,6 +372,28 @@ def test_outcomes_are_of_finalists_where_there_are_any(session: Session) -> None
     ]
     assert [row.regime for row in rows] == [REGIME, REGIME, REGIME, WARM]
     assert {(row.operator, row.shape, row.provenance) for row in rows} == {(OPERATOR, "k=7168,n=6288", MEASURED)}
+
+
+def test_incumbents_of_every_target(session: Session) -> None:
+    store.put_target(session, digest="newer", hardware={}, toolchain={})
+    rows = [
+        measured(0, 0, 9.0),
+        measured(0, 1, 8.0),
+        measured(0, 2, 1.0),
+        failed(0, 3),
+        measured(0, 4, 2.0, stage=Stage.FINAL),
+        measured(1, 4, 3.0),
+        measured(0, 4, 4.0, regime=WARM),
+        measured(0, 4, 5.0, provenance=Provenance.PREDICTED),
+    ]
+    store.add_measurements(session, [*rows, dataclasses.replace(measured(0, 0, 7.0), target="newer")])
+    found = queries.incumbents(session, workload=workload(0), regime=REGIME, baselines=[BASELINE])
+    assert [(row.target, row.provenance, row.config, row.median_us) for row in found] == [
+        ("newer", MEASURED, config(0), 7.0),
+        (TARGET, MEASURED, config(1), 8.0),
+        (TARGET, Provenance.PREDICTED, config(4), 5.0),
+    ]
+    assert (found[1].variant, found[1].params) == ("mma", {"rows": 1})
 
 
 def test_plans_by_digest_and_by_name(session: Session) -> None:

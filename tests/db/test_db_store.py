@@ -228,8 +228,13 @@ def test_a_trial_is_answered_and_keeps_its_answer(session: Session) -> None:
     assert state() == [(TrialState.ASKED, None, None)]
     assert add(None, state=TrialState.STALE) == first
     assert state() == [(TrialState.STALE, None, None)]
+    assert add(None) == first
+    assert store.set_trials_stale(session, campaign + 1) == 0
+    assert store.set_trials_stale(session, campaign) == 1
+    assert state() == [(TrialState.STALE, None, None)]
     assert add(measurement) == first
     assert state() == [(TrialState.DONE, measurement, Status.OK)]
+    assert store.set_trials_stale(session, campaign) == 0
     assert add(None) == first
     assert state() == [(TrialState.DONE, measurement, Status.OK)]
     assert add(measurement, reason="finalist") != first

@@ -24,7 +24,9 @@ from megatune_db.queries._measurements import samples
 from megatune_db.queries._measurements import status_by_workload
 from megatune_db.queries._measurements import targets
 from megatune_db.queries._measurements import workloads
+from megatune_db.queries._outcomes import IncumbentRow
 from megatune_db.queries._outcomes import OutcomeRow
+from megatune_db.queries._outcomes import incumbents
 from megatune_db.queries._outcomes import outcomes
 from megatune_db.queries._plans import PlanRow
 from megatune_db.queries._plans import plan
@@ -35,6 +37,7 @@ __all__ = [
     "CampaignRow",
     "Contender",
     "ExportRow",
+    "IncumbentRow",
     "OutcomeRow",
     "PlanRow",
     "StatusCount",
@@ -46,6 +49,7 @@ __all__ = [
     "campaigns",
     "contenders",
     "export_rows",
+    "incumbents",
     "known_measurements",
     "measurements",
     "outcomes",

@@ -1,4 +1,4 @@
-"""What campaigns have found."""
+"""The best configs: of a campaign, and of every target that measured a workload."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from sqlalchemy import func
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from megatune_db.models import IS_SEARCH
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
+from megatune_db.models import Target
 from megatune_db.models import Trial
+from megatune_db.queries._lookup import workload_id
 from megatune_db.queries._lookup import workloads_by_id
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
@@ -41,6 +44,20 @@ class OutcomeRow:
     baseline: str | None
     """Variant of the fastest baseline; None while no baseline is ok."""
     baseline_us: float | None
+
+
+@dataclass(frozen=True)
+class IncumbentRow:
+    """The fastest config of stage ``search`` of a workload on one target."""
+
+    target: str
+    """Digest."""
+    provenance: Provenance
+    config: str
+    """Digest."""
+    variant: str
+    params: dict[str, Any]
+    median_us: float
 
 
 def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> list[OutcomeRow]:
@@ -78,11 +95,11 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
         of_one.setdefault(row.paired_in, {})[bool(row.is_baseline)] = row
     known = workloads_by_id(session, {key[0] for key in sessions})
     found = []
-    for (workload_id, regime, provenance), of_one in sessions.items():
+    for (measured, regime, provenance), of_one in sessions.items():
         paired = [name for name, pair in of_one.items() if name and len(pair) == 2]
         pair = of_one.get(paired[-1] if paired else "", {})
         best, baseline = pair.get(False), pair.get(True)
-        workload = known[workload_id]
+        workload = known[measured]
         found.append(
             OutcomeRow(
                 workload=workload.digest,
@@ -100,3 +117,36 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
             )
         )
     return sorted(found, key=lambda row: (row.operator, row.shape, row.tokens, str(row.regime), row.provenance))
+
+
+def incumbents(session: Session, *, workload: str, regime: Regime, baselines: Sequence[str]) -> list[IncumbentRow]:
+    """The fastest config of the workload for each target and provenance, the latest target first.
+
+    Figures of two targets are not comparable; the configs are where a search on another target may begin.
+
+    :param workload: digest.
+    :param baselines: variants that serve today, which are left out.
+    """
+    # With one min() SQLite takes the other columns from the row that has the least.
+    query = (
+        select(
+            Target.digest,
+            Row.provenance,
+            Config.digest,
+            Config.variant,
+            Config.params,
+            func.min(Row.median_us),
+        )
+        .join(Config, Config.id == Row.config_id)
+        .join(Target, Target.id == Row.target_id)
+        .where(
+            Row.workload_id == workload_id(workload),
+            IS_SEARCH,
+            Row.regime == str(regime),
+            Row.status == Status.OK,
+            Config.variant.not_in(baselines),
+        )
+        .group_by(Row.target_id, Row.provenance)
+        .order_by(Row.target_id.desc(), Row.provenance)
+    )
+    return [IncumbentRow(*row) for row in session.execute(query)]
