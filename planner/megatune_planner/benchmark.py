@@ -41,6 +41,8 @@ TOKENS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56,
 FINALISTS = 4
 SAMPLES = 8
 MILLION = 1_000_000
+ROUNDS = 100
+CALLS = 20_000
 
 SELECT_GOAL_NS = 1000
 PLAN_GOAL_S = 10
@@ -67,8 +69,8 @@ def _planner() -> list[Figure]:
             goal=f"< {SELECT_GOAL_NS}",
             met=select < SELECT_GOAL_NS,
             provenance="measured",
-            how="median over 100 rounds of 20000 calls of Reader.select, the loop included; CPython "
-            + sys.version.split()[0],
+            how=f"median over {ROUNDS} rounds of {CALLS} calls of Reader.select, the loop included; "
+            f"CPython {sys.version.split()[0]}",
         ),
         Figure(
             figure="plan a million measurements",
@@ -204,17 +206,17 @@ def _plan_apart(path: Path) -> dict[str, Any]:
     return found
 
 
-def _select_ns(plan: Plan, rounds: int = 100, calls: int = 20_000) -> float:
+def _select_ns(plan: Plan) -> float:
     """Median nanoseconds of one call, over every shape of the plan and tokens inside and outside what it covers."""
     reader = load(plan.to_json(), target=None)
     shapes = [shape.shape for shape in plan.operator(OPERATOR).shapes]
-    arguments = [(shapes[index % len(shapes)], 1 + 7 * index % 80) for index in range(calls)]
+    arguments = [(shapes[index % len(shapes)], 1 + 7 * index % 80) for index in range(CALLS)]
     found = []
-    for _ in range(rounds):
+    for _ in range(ROUNDS):
         started = time.perf_counter_ns()
         for shape, tokens in arguments:
             reader.select(OPERATOR, shape, tokens)
-        found.append((time.perf_counter_ns() - started) / calls)
+        found.append((time.perf_counter_ns() - started) / CALLS)
     return statistics.median(found)
 
 

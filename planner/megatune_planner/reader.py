@@ -105,7 +105,7 @@ class Reader:
             return f"the plan has no operator {operator!r}"
         if not any(key[:2] == (operator, shape) for key in self._known):
             return f"the plan has no shape {shape!r} of {operator}"
-        return f"the plan does not hold for dtype {dtype}, world {world}, routing {routing} of {operator} {shape}"
+        return f"the plan does not hold for dtype {dtype!r}, world {world!r}, routing {routing!r} of {operator} {shape}"
 
 
 def shape_of(dims: Mapping[str, int]) -> str:

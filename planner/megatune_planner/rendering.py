@@ -16,6 +16,8 @@ from rich.text import Text
 from megatune_planner.plan import Band
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
+from megatune_planner.plan import UseConfig
+from megatune_planner.plan import UseStock
 
 
 def render_plan(plan: Plan) -> RenderableType:
@@ -23,11 +25,16 @@ def render_plan(plan: Plan) -> RenderableType:
     return Group(*_parts(plan))
 
 
-def decision_text(band: Band) -> str:
-    """The decision in one line, e.g. ``simt block=128 rows=2``, or ``stock``."""
-    if band.decision.kind == "stock":
+def decision_text(decision: UseConfig | UseStock) -> str:
+    """The decision in one line, e.g. ``simt block=128 pdl rows=2``, or ``stock``. What is off is left out."""
+    if decision.kind == "stock":
         return "stock"
-    return band.decision.variant + "".join(f" {name}={value}" for name, value in sorted(band.decision.params.items()))
+    words = [
+        name if value is True else f"{name}={value}"
+        for name, value in sorted(decision.params.items())
+        if value is not False
+    ]
+    return " ".join([decision.variant, *words])
 
 
 def tokens_text(band: Band) -> str:
@@ -68,8 +75,10 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
             yield Text.assemble(
                 (f"{operator.name} {shape.shape}", "bold"), f"  {shape.dtype}, world {shape.world}: {saved}"
             )
-            yield _bands(shape)
-            yield from (Padding(Text(line), (0, 0, 0, 2)) for line in _remarks(shape))
+            configs = list(dict.fromkeys(decision_text(b.decision) for b in shape.bands if b.decision.kind == "config"))
+            yield _bands(shape, configs)
+            lines = [*(f"[{number}] {config}" for number, config in enumerate(configs, 1)), *_remarks(shape)]
+            yield from (Padding(Text(line), (0, 0, 0, 2)) for line in lines)
     yield Text("")
     yield Text("Fallback, the first that holds", style="bold")
     yield Padding(_rules(plan), (0, 0, 0, 2))
@@ -91,25 +100,26 @@ def _evidence(plan: Plan) -> str:
     )
 
 
-def _bands(shape: ShapePlan) -> Table:
+def _bands(shape: ShapePlan, configs: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
     table.add_column("tokens", justify="right", no_wrap=True)
-    table.add_column("decision", overflow="fold")
+    table.add_column("decision", no_wrap=True)
     table.add_column("µs", justify="right", no_wrap=True)
     table.add_column("stock µs", justify="right", no_wrap=True)
     table.add_column("saves", justify="right", no_wrap=True)
     table.add_column("measured at", overflow="fold")
     table.add_column("ties", justify="right", no_wrap=True)
     for band in shape.bands:
-        stock = band.decision.kind == "stock"
         points = band.points
+        text = decision_text(band.decision)
+        stock = text not in configs
         table.add_row(
             tokens_text(band),
-            decision_text(band),
+            text if stock else Text(f"{text.split()[0]} [{configs.index(text) + 1}]"),
             "" if stock else _span([point.latency.median_us for point in points], "{:.2f}"),
             _span([point.baseline_latency.median_us for point in points], "{:.2f}"),
             "" if stock else _span([100 * point.gain for point in points], "{:.1f}") + " %",
-            ", ".join(str(point.tokens) for point in points) or band.reason,
+            Text(", ".join(str(point.tokens) for point in points) or band.reason),
             _span([point.tie_set_size for point in points], "{:.0f}"),
             style="dim" if stock else "",
         )

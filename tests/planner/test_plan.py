@@ -24,11 +24,6 @@ from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
 
 
-@pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    return example_plan(tmp_path_factory.mktemp("plan"))
-
-
 def altered(plan: Plan, change: Callable[[dict[str, Any]], None], *, sign: bool = True) -> str:
     """The plan's JSON after a change, with a digest that fits it unless it is not to be signed."""
     value = json.loads(plan.to_json())

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+
+import pytest
+from plan_examples import CUBLAS
+from plan_examples import TARGET
+from plan_examples import Case
+from plan_examples import example_exports
+from plan_examples import example_plan
+from plan_examples import mma
+from plan_examples import simt
+
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_planner import reader
+from megatune_planner.exporters import base
+from megatune_planner.exporters.base import exporter
+from megatune_planner.exporters.base import exporters
+from megatune_planner.exporters.base import write
+from megatune_planner.exporters.vllm_low_latency_table import JSON_FILE
+from megatune_planner.exporters.vllm_low_latency_table import unmappable
+from megatune_planner.exporters.vllm_table_schema import SkinnyGemmConfig
+from megatune_planner.exporters.vllm_table_schema import Table
+from megatune_planner.exporters.vllm_table_schema import TableShape
+from megatune_planner.plan import Plan
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+VLLM = "vllm-low-latency-table"
+
+
+def table_of(directory: Path, cases: list[Case]) -> Table:
+    return Table.model_validate_json(exporter(VLLM).files(example_plan(directory, cases))[JSON_FILE])
+
+
+def shape_of(directory: Path, cases: list[Case]) -> TableShape:
+    (shape,) = table_of(directory, cases).shapes
+    return shape
+
+
+def at(tokens: int, n: int = 1536, k: int = 7168) -> Workload:
+    return Workload.of("projection", {"n": n, "k": k}, tokens)
+
+
+def test_exports_are_the_golden_files(tmp_path: Path) -> None:
+    """They change on purpose only: see tests/golden/regenerate.py."""
+    exports = example_exports(tmp_path)
+    stored = {str(path.relative_to(GOLDEN)): path for path in GOLDEN.rglob("*.*") if path.parent.name in exporters()}
+    assert sorted(stored) == sorted(exports)
+    for name, path in stored.items():
+        assert exports[name] == path.read_text(encoding="utf-8"), name
+
+
+def test_an_export_depends_on_the_plan_alone(plan: Plan) -> None:
+    again = Plan.from_json(plan.to_json())
+    for each in exporters().values():
+        assert each.files(plan) == each.files(again)
+
+
+def test_the_reader_is_exported_as_it_is(plan: Plan) -> None:
+    files = exporter("json").files(plan)
+    assert files["megatune_reader.py"] == Path(reader.__file__).read_text(encoding="utf-8")
+    assert reader.load(files["plan.json"], target=TARGET.to_dict()).digest == plan.digest
+
+
+def test_exporters_are_found_by_name() -> None:
+    assert {"json", VLLM} <= set(exporters())
+    with pytest.raises(MegatuneError, match="unknown exporter 'other'; allowed: json, "):
+        exporter("other")
+
+
+def test_each_exact_tokens_gets_the_best_that_can_be_named(tmp_path: Path) -> None:
+    cases = []
+    for tokens, times in {
+        1: {CUBLAS: 10.0, simt(split_k=2): 5.0, simt(block=224, rows=3): 6.0, simt(block=64): 7.0},
+        2: {CUBLAS: 10.0, mma(): 5.0},
+        3: {CUBLAS: 10.0, simt(): 9.6},
+        4: {CUBLAS: 10.0, simt(): 9.4},
+        16: {CUBLAS: 10.0, simt(static_k=True): 5.0},
+        32: {CUBLAS: 10.0, mma(): 5.0},
+    }.items():
+        cases += [Case(at(tokens), config, us) for config, us in times.items()]
+    shape = shape_of(tmp_path, cases)
+    assert {entry.tokens: entry.config for entry in shape.entries} == {
+        1: SkinnyGemmConfig(num_rows=1, block_size=224, outputs_per_block=3, k_unroll=2, vector_width=8, static_k=None),
+        4: SkinnyGemmConfig(num_rows=4, block_size=128, outputs_per_block=2, k_unroll=2, vector_width=8, static_k=None),
+        16: SkinnyGemmConfig(
+            num_rows=16, block_size=128, outputs_per_block=2, k_unroll=2, vector_width=8, static_k=7168
+        ),
+    }
+    assert {line.tokens: line.reason for line in shape.cublas} == {
+        2: "no config that the table can name was measured",
+        3: "the best that the table can name saves 4.0%, less than 5%",
+    }
+    assert shape.unmeasured == tuple(t for t in range(1, 17) if t not in (1, 2, 3, 4, 16))
+    assert [(line.tokens, line.variant) for line in shape.not_mapped] == [(1, "simt"), (2, "mma")]
+
+
+def test_an_entry_needs_intervals_apart(tmp_path: Path) -> None:
+    cases = [
+        Case(at(1), CUBLAS, 10.0, spread=0.05),
+        Case(at(1), simt(), 9.2, spread=0.05),
+        Case(at(2), CUBLAS, 10.0),
+        Case(at(2), simt(), 5.0),
+    ]
+    shape = shape_of(tmp_path, cases)
+    assert [entry.tokens for entry in shape.entries] == [2]
+    assert "overlap" in shape.cublas[0].reason
+
+
+@pytest.mark.parametrize(
+    ("config", "tokens", "n", "k", "says"),
+    [
+        (simt(), 4, 1536, 7168, ""),
+        (simt(block=224, rows=3), 16, 1536, 7168, ""),
+        (simt(), 17, 1536, 7168, "ends at 16 tokens"),
+        (mma(), 4, 1536, 7168, "no counterpart of variant mma"),
+        (simt(split_k=2), 4, 1536, 7168, "cannot split K"),
+        (simt(rows=5), 4, 1536, 7168, "N=1536 is not divisible by outputs_per_block=5"),
+        (simt(block=256), 4, 1536, 7000, "K=7000 is not divisible by block_size x vector_width=2048"),
+        (simt(block=48), 4, 1536, 7168, "block_size"),
+        (Config.of("simt", {"block": 128}), 4, 1536, 7168, "does not say rows, k_unroll"),
+        (Config.of("simt", simt().params | {"rows": True}), 4, 1536, 7168, "outputs_per_block"),
+    ],
+)
+def test_what_vllm_refuses_is_not_mapped(config: Config, tokens: int, n: int, k: int, says: str) -> None:
+    found = unmappable(config.variant, config.params, tokens, n, k)
+    assert bool(found) == bool(says)
+    assert says in "; ".join(found)
+    workload = at(tokens, n, k)
+    assert exporter(VLLM).expresses(workload, config) is not bool(found)
+
+
+def test_other_operators_and_dtypes_are_not_expressed() -> None:
+    table = exporter(VLLM)
+    assert table.expresses(at(4), simt())
+    assert not table.expresses(replace(at(4), operator="experts"), simt())
+    assert not table.expresses(replace(at(4), dtype="fp8"), simt())
+
+
+def test_shapes_beyond_the_table_are_skipped_with_a_reason(tmp_path: Path) -> None:
+    def pair(workload: Workload) -> list[Case]:
+        return [Case(workload, CUBLAS, 10.0), Case(workload, simt(), 5.0)]
+
+    fp8 = replace(at(4), dtype="fp8")
+    table = table_of(tmp_path, [*pair(at(4)), *pair(at(32, n=2304)), *pair(fp8)])
+    assert [(shape.n, shape.k) for shape in table.shapes] == [(1536, 7168)]
+    assert len(table.skipped) == 2
+    (tmp_path / "none").mkdir()
+    with pytest.raises(MegatuneError, match="no shape of the plan fits the table"):
+        table_of(tmp_path / "none", pair(at(32)))
+
+
+def _changed(plan: Plan, change: Callable[[dict[str, object]], None]) -> Plan:
+    content = plan.content.model_dump()
+    change(content)
+    return Plan.of(type(plan.content).model_validate(content))
+
+
+def test_a_plan_that_the_table_is_not_for_is_one_line(plan: Plan) -> None:
+    other = replace(TARGET, hardware=replace(TARGET.hardware, arch="sm_80"))
+
+    def elsewhere(content: dict[str, object]) -> None:
+        content["target"] = {"digest": other.digest, **other.to_dict()}
+
+    def renamed(content: dict[str, object]) -> None:
+        content["operators"][0]["name"] = "experts"  # type: ignore[index]
+
+    def unbased(content: dict[str, object]) -> None:
+        content["operators"][0]["baselines"] = ("table",)  # type: ignore[index]
+
+    for change, says in (
+        (elsewhere, "no low-latency table for sm_80"),
+        (renamed, "no operator 'projection'"),
+        (unbased, "needs the baseline cublas"),
+    ):
+        with pytest.raises(MegatuneError, match=says):
+            exporter(VLLM).files(_changed(plan, change))
+
+
+def test_tables_of_other_gpus_have_other_names(plan: Plan) -> None:
+    other = replace(TARGET, hardware=replace(TARGET.hardware, arch="sm_103a"))
+    changed = _changed(plan, lambda content: content.update(target={"digest": other.digest, **other.to_dict()}))
+    text = exporter(VLLM).files(changed)[JSON_FILE]
+    assert json.loads(text)["runtime"]["table"] == "KIMI_K3_PROJECTIONS"
+
+
+def test_a_table_that_is_not_legal_cannot_be_built(plan: Plan) -> None:
+    value = json.loads(exporter(VLLM).files(plan)[JSON_FILE])
+    for change, says in (
+        (lambda v: v["shapes"][0]["entries"][0]["config"].update(outputs_per_block=5), "not divisible"),
+        (lambda v: v["shapes"][0]["entries"][0]["config"].update(num_rows=7), "must be the tokens"),
+        (lambda v: v["shapes"][0]["entries"][0]["config"].update(static_k=64), "is not K"),
+        (lambda v: v["shapes"][0]["entries"].pop(), "must be stated once"),
+        (lambda v: v["shapes"].append(v["shapes"][0]), "two shapes"),
+        (lambda v: v.update(surprise=1), "surprise"),
+    ):
+        damaged = json.loads(json.dumps(value))
+        change(damaged)
+        with pytest.raises(ValueError, match=says):
+            Table.model_validate_json(json.dumps(damaged))
+
+
+@pytest.mark.parametrize(
+    ("installed", "says"),
+    [
+        (None, "not installed here"),
+        ("0.33.0", "its own"),
+        ("0.33.0+cu130", "its own"),
+        ("0.34.1", "0.34.1 is installed"),
+    ],
+)
+def test_the_installed_runtime_is_looked_at(monkeypatch: pytest.MonkeyPatch, installed: str | None, says: str) -> None:
+    def version(name: str) -> str:
+        assert name == "vllm"
+        if installed is None:
+            raise PackageNotFoundError(name)
+        return installed
+
+    monkeypatch.setattr(base, "version", version)
+    if installed == "0.34.1":
+        with pytest.raises(MegatuneError, match=says):
+            exporter(VLLM).check_runtime()
+    else:
+        assert says in exporter(VLLM).check_runtime()
+    assert exporter("json").check_runtime() == ""
+
+
+def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "deep" / "out"
+    assert write({"a": "one\n", "b": "two\n"}, out) == [out / "a", out / "b"]
+    assert (out / "a").read_text() == "one\n"
+
+    def full(descriptor: int) -> None:
+        if (out / "a").exists() and len(list(out.iterdir())) > 3:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(base.os, "fsync", full)
+    with pytest.raises(MegatuneError, match="No space left"):
+        write({"a": "three\n", "b": "four\n"}, out)
+    assert {path.name: path.read_text() for path in out.iterdir()} == {"a": "one\n", "b": "two\n"}
+
+
+def test_a_name_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not the name of a file"):
+        write({"fine": "", "../outside": ""}, tmp_path / "out")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+
+
+def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("")
+    with pytest.raises(MegatuneError, match="cannot write to"):
+        write({"a": ""}, tmp_path / "out")
