@@ -17,7 +17,6 @@ from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.target import Architecture
-
 from megatune_tuner.workers.child import Child
 from megatune_tuner.workers.child import ChildLostError
 

@@ -1,7 +1,7 @@
 """Operands of a projection on the current GPU, with float64 references. Imports torch.
 
 The bound that an output must keep to is derived, not chosen. The result is rounded once to BF16 (8 significant bits:
-half a unit in the last place is 2^-9 of the value) after a sum of k products in FP32. Rounding errors of a sum of k
+half a unit in the last place is at most 2^-8 of the value) after a sum of k products in FP32. Rounding errors of a sum of k
 terms, seen as a random walk, stay within a few times sqrt(k) 2^-24 of the sum of magnitudes (Higham and Mary, A new
 approach to probabilistic rounding error analysis, 2019); the factor 8 leaves the chance of a false alarm negligible
 over millions of outputs, and a single lost or doubled product still shows.
@@ -15,7 +15,7 @@ import torch
 
 from megatune_kernels.operator import Workload
 
-HALF_ULP = 2.0**-9
+HALF_ULP = 2.0**-8
 FP32_UNIT = 2.0**-24
 RANDOM_WALK = 8.0
 SETS = 2
@@ -25,19 +25,19 @@ SETS = 2
 class ProjectionBuffers:
     """``copies`` of x [tokens, k], w [n, k] and y [tokens, n]; every copy has values of its own."""
 
-    def __init__(self, workload: Workload, copies: int, seed: int) -> None:
+    def __init__(self, workload: Workload, copies: int, seed: int, device: str = "cuda") -> None:
         n, k, tokens = workload["n"], workload["k"], workload.tokens
         self.copies = copies
         self.bytes_a_copy = n * k * 2
         self._active = 0
-        random = torch.Generator(device="cuda").manual_seed(seed)
-        self._w = torch.empty(copies, n, k, dtype=torch.bfloat16, device="cuda")
+        random = torch.Generator(device=device).manual_seed(seed)
+        self._w = torch.empty(copies, n, k, dtype=torch.bfloat16, device=device)
         self._w.normal_(generator=random)
-        self._x = torch.empty(copies, tokens, k, dtype=torch.bfloat16, device="cuda")
-        self._y = torch.empty(copies, tokens, n, dtype=torch.bfloat16, device="cuda")
-        self._choices = torch.empty(SETS, copies, tokens, k, dtype=torch.bfloat16, device="cuda")
+        self._x = torch.empty(copies, tokens, k, dtype=torch.bfloat16, device=device)
+        self._y = torch.empty(copies, tokens, n, dtype=torch.bfloat16, device=device)
+        self._choices = torch.empty(SETS, copies, tokens, k, dtype=torch.bfloat16, device=device)
         self._choices.normal_(generator=random)
-        self._low = torch.empty(SETS, copies, tokens, n, dtype=torch.float32, device="cuda")
+        self._low = torch.empty(SETS, copies, tokens, n, dtype=torch.float32, device=device)
         self._high = torch.empty_like(self._low)
         for copy in range(copies):
             # One copy at a time: float64 weights take four times their room.

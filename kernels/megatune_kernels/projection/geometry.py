@@ -37,7 +37,8 @@ def partial_bytes(parts: int, tokens: int, pitch: int, split_k: int) -> int:
 
 
 def _grid(split_k: int, n: int, rows: int) -> tuple[int, int, int]:
-    return (split_k, -(-n // rows), 1)
+    # Row blocks along x, the only axis of a grid that holds more than 65535 of them.
+    return (-(-n // rows), split_k, 1)
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class Simt:
         return Launch(
             grid=_grid(self.split_k, workload["n"], self.rows),
             block=(self.block, 1, 1),
-            cluster=(self.split_k, 1, 1),
+            cluster=(1, self.split_k, 1),
             shared_bytes=self.shared_bytes,
             programmatic=self.pdl,
             scalars=(workload["n"], workload["k"]),
@@ -112,13 +113,11 @@ class Mma:
     k_unroll: int
     stages: int
     split_k: int
-    static_k: int
-    """K, or 0 where K is a run-time scalar."""
     pdl: bool
 
     @staticmethod
     def of(workload: Workload, params: Params) -> Mma:
-        values: dict[str, Any] = {**params, "static_k": workload["k"] if params["static_k"] else 0}
+        values: dict[str, Any] = dict(params)
         return Mma(padded_tokens=next(size for size in PADDED_TOKENS if size >= workload.tokens), **values)
 
     @property
@@ -171,7 +170,7 @@ class Mma:
         return Launch(
             grid=_grid(self.split_k, workload["n"], self.rows),
             block=(self.warps * WARP, 1, 1),
-            cluster=(self.split_k, 1, 1),
+            cluster=(1, self.split_k, 1),
             shared_bytes=self.shared_bytes,
             programmatic=self.pdl,
             scalars=(workload["n"], workload["k"], workload.tokens),

@@ -74,14 +74,11 @@ def _kernel(
     tokens: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
-    """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (split_k, ceil(n / rows))."""
+    """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (ceil(n / rows), split_k)."""
     thread, _, _ = cute.arch.thread_idx()
-    rank, tile, _ = cute.arch.block_idx()
+    tile, rank, _ = cute.arch.block_idx()
     if cutlass.const_expr(kernel.pdl):
         cute.arch.griddepcontrol_launch_dependents()
-    width = k
-    if cutlass.const_expr(kernel.static_k):
-        width = kernel.static_k
     lane = thread % WARP
     warp = cute.arch.make_warp_uniform(thread // WARP)
     group = lane // 4
@@ -90,9 +87,9 @@ def _kernel(
     k_warp = warp // kernel.row_warps
     first_row = tile * kernel.rows
     warp_row = row_warp * kernel.rows_a_warp
-    width_bytes = Int64(width) * BF16_BYTES
+    width_bytes = Int64(k) * BF16_BYTES
     step_bytes = kernel.k_unroll * TILE_K * BF16_BYTES
-    steps = width // (kernel.k_unroll * TILE_K)
+    steps = k // (kernel.k_unroll * TILE_K)
     first_step = rank * kernel.k_warps + k_warp
     stride = kernel.split_k * kernel.k_warps
     offset = Int64(quad_lane * COPY_BYTES)
@@ -184,9 +181,9 @@ def launch(
 ) -> None:
     """What is compiled; runners launch the cubin themselves."""
     _kernel(x, w, y, n, k, tokens, kernel).launch(
-        grid=[kernel.split_k, (n + kernel.rows - 1) // kernel.rows, 1],
+        grid=[(n + kernel.rows - 1) // kernel.rows, kernel.split_k, 1],
         block=[kernel.warps * WARP, 1, 1],
-        cluster=[kernel.split_k, 1, 1] if kernel.split_k > 1 else None,
+        cluster=[1, kernel.split_k, 1] if kernel.split_k > 1 else None,
         smem=kernel.shared_bytes,
         stream=stream,
         use_pdl=kernel.pdl,

@@ -69,9 +69,9 @@ def _accumulate(
 
 @cute.kernel
 def _kernel(x: cute.Pointer, w: cute.Pointer, y: cute.Pointer, n: Int32, k: Int32, kernel: cutlass.Constexpr) -> None:
-    """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (split_k, ceil(n / rows))."""
+    """x [tokens, K], w [n, K], y [tokens, n], all BF16 and row-major. Grid (ceil(n / rows), split_k)."""
     thread, _, _ = cute.arch.thread_idx()
-    rank, tile, _ = cute.arch.block_idx()
+    tile, rank, _ = cute.arch.block_idx()
     if cutlass.const_expr(kernel.pdl):
         cute.arch.griddepcontrol_launch_dependents()
     width = k
@@ -147,9 +147,9 @@ def launch(
 ) -> None:
     """What is compiled; runners launch the cubin themselves."""
     _kernel(x, w, y, n, k, kernel).launch(
-        grid=[kernel.split_k, (n + kernel.rows - 1) // kernel.rows, 1],
+        grid=[(n + kernel.rows - 1) // kernel.rows, kernel.split_k, 1],
         block=[kernel.block, 1, 1],
-        cluster=[kernel.split_k, 1, 1] if kernel.split_k > 1 else None,
+        cluster=[1, kernel.split_k, 1] if kernel.split_k > 1 else None,
         smem=kernel.shared_bytes,
         stream=stream,
         use_pdl=kernel.pdl,

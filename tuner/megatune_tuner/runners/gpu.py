@@ -20,11 +20,11 @@ from megatune_tuner.runners.base import Runner
 from megatune_tuner.statistics import summarize
 from megatune_tuner.workers.child import Child
 from megatune_tuner.workers.child import ChildLostError
-from megatune_tuner.workers.gpu import Describe
-from megatune_tuner.workers.gpu import Final
-from megatune_tuner.workers.gpu import Job
-from megatune_tuner.workers.gpu import Outcome
-from megatune_tuner.workers.gpu import Search
+from megatune_tuner.workers.gpu_messages import Describe
+from megatune_tuner.workers.gpu_messages import Final
+from megatune_tuner.workers.gpu_messages import Job
+from megatune_tuner.workers.gpu_messages import Outcome
+from megatune_tuner.workers.gpu_messages import Search
 
 RUN_LIMIT_S = 30.0
 """Limit of one measurement, which takes milliseconds; the operands of a new workload take a few seconds."""

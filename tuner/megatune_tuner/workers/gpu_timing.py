@@ -31,14 +31,14 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_tuner.statistics import summarize
-from megatune_tuner.workers.gpu import Job
-from megatune_tuner.workers.gpu import Outcome
 from megatune_tuner.workers.gpu_device import GpuDevice
+from megatune_tuner.workers.gpu_messages import Job
+from megatune_tuner.workers.gpu_messages import Outcome
 
 FLUSH_L2 = 2.2
 """Operands rotate over this many times the L2: twice, and a margin for what a launch leaves behind."""
-SAMPLE_US = 300.0
-"""Least length of a sample: the microsecond between two graphs is then under half a percent of it."""
+SAMPLE_US = 200.0
+"""Least length of a sample: the microsecond between two graphs is then half a percent of it."""
 ASSUMED_BYTES_A_US = 4.0e6
 ASSUMED_LAUNCH_US = 2.0
 MOST_LAUNCHES = 4096
