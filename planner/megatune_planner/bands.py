@@ -6,9 +6,10 @@ measured tokens, by construction. Among the choices, dynamic programming finds t
 
     expected latency under the traffic profile + a cost for each band that needs a config of its own,
 
-where members of a tie set count as equally fast: a difference inside the noise buys no config. What is left equal is
-settled in this order: less latency at tokens without traffic, the incumbent (or default), the neighbour's choice, the
-simpler config.
+where members of a tie set count as equally fast: a difference inside the noise buys no config. Where the best is a
+finalist, a member that it was not paired with counts with its own time when that is more, because overlapping intervals
+are weak evidence, and the finalists were measured again to have better. What is left equal is settled in this order:
+less latency at tokens without traffic, the incumbent (or default), the neighbour's choice, the simpler config.
 
 Between two measured tokens nothing is known but the two ends, so these tokens follow a rule and are predicted:
 
@@ -30,9 +31,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from megatune_db.records import Stage
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Comparison
 from megatune_planner.ties import Samples
+from megatune_planner.ties import best
 from megatune_planner.ties import compare
 from megatune_planner.ties import simplicity
 from megatune_planner.ties import tie_set
@@ -79,6 +82,11 @@ class Standing:
         return {candidate.config: candidate for candidate in self.candidates}
 
     @cached_property
+    def first(self) -> Candidate:
+        """What the tie set was found against; there must be a candidate."""
+        return best(self.candidates)
+
+    @cached_property
     def tied(self) -> frozenset[str]:
         """Digests of the tie set."""
         return frozenset(candidate.config for candidate in self.ties)
@@ -88,6 +96,16 @@ class Standing:
         """Stock, as None, and every config that wins, the simplest first."""
         winners = [candidate for candidate in self.candidates if candidate.config in self.wins]
         return (None, *sorted(winners, key=simplicity))
+
+    def latency_us(self, choice: Candidate | None) -> float:
+        """What a choice counts for: the best's time for its ties, the baseline's for stock."""
+        if choice is None:
+            return self.baseline.median_us
+        if choice.config not in self.tied:
+            return choice.median_us
+        first = self.first
+        is_weak = first.stage is Stage.FINAL and (choice.stage, choice.session) != (first.stage, first.session)
+        return max(first.median_us, choice.median_us) if is_weak else first.median_us
 
     def holds(self, config: str | None) -> bool:
         """Whether the config wins here, or stock (None) is asked for."""
@@ -202,12 +220,7 @@ def assign(standings: Sequence[Standing], weights: Sequence[float], config_cost_
 
 
 def _here(standing: Standing, choice: Candidate | None, weight: float, rank: int) -> _Cost:
-    if choice is None:
-        latency = standing.baseline.median_us
-    elif choice.config in standing.tied:
-        latency = standing.ties[0].median_us
-    else:
-        latency = choice.median_us
+    latency = standing.latency_us(choice)
     return _Cost(
         expected=round(weight * latency * _UNITS_A_MICROSECOND),
         latency=round(latency * _UNITS_A_MICROSECOND),

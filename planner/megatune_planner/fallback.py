@@ -6,17 +6,17 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 
 from megatune_planner.plan import Band
-from megatune_planner.plan import Covered
 from megatune_planner.plan import OperatorPlan
-from megatune_planner.plan import OtherHardware
-from megatune_planner.plan import OtherToolchain
-from megatune_planner.plan import Otherwise
-from megatune_planner.plan import OtherWorkload
-from megatune_planner.plan import OutsideTokens
 from megatune_planner.plan import PlanTarget
-from megatune_planner.plan import Rule
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import StockWon
+from megatune_planner.rules import Covered
+from megatune_planner.rules import OtherHardware
+from megatune_planner.rules import OtherToolchain
+from megatune_planner.rules import Otherwise
+from megatune_planner.rules import OtherWorkload
+from megatune_planner.rules import OutsideTokens
+from megatune_planner.rules import Rule
+from megatune_planner.rules import StockWon
 
 
 def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tuple[Rule, ...]:

@@ -19,8 +19,6 @@ from typing import Any
 from typing import Literal
 from typing import Self
 
-from pydantic import BaseModel
-from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import ValidationError
 from pydantic import model_validator
@@ -33,12 +31,13 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.target import Target
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
-
-Tokens = Annotated[int, Field(ge=1)]
-Share = Annotated[float, Field(ge=0, le=1)]
-Microseconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-MeasurementId = Annotated[int, Field(ge=1)]
-Params = dict[str, int | str | bool]
+from megatune_planner.rules import Rule
+from megatune_planner.schema import MeasurementId
+from megatune_planner.schema import Microseconds
+from megatune_planner.schema import Params
+from megatune_planner.schema import Part
+from megatune_planner.schema import Share
+from megatune_planner.schema import Tokens
 
 UNITS = {
     "tokens": "rows of the decode step, both ends included",
@@ -50,12 +49,7 @@ UNITS = {
 }
 
 
-class _Part(BaseModel):
-    # Parameters are integers, booleans and names: strict, so that True never becomes 1 on the way through a file.
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class Latency(_Part):
+class Latency(Part):
     """A median and its interval."""
 
     median_us: Microseconds
@@ -72,7 +66,7 @@ class Latency(_Part):
         return self
 
 
-class UseConfig(_Part):
+class UseConfig(Part):
     """Run this config."""
 
     kind: Literal["config"] = "config"
@@ -89,7 +83,7 @@ class UseConfig(_Part):
     """What the address of every operand must be a multiple of."""
 
 
-class UseStock(_Part):
+class UseStock(Part):
     """Run what serves without a plan."""
 
     kind: Literal["stock"] = "stock"
@@ -99,7 +93,7 @@ class UseStock(_Part):
 Decision = Annotated[UseConfig | UseStock, Field(discriminator="kind")]
 
 
-class BandPoint(_Part):
+class BandPoint(Part):
     """What a band's decision does at one measured number of tokens."""
 
     tokens: Tokens
@@ -122,7 +116,7 @@ class BandPoint(_Part):
     """Of the decision and of the baseline."""
 
 
-class Band(_Part):
+class Band(Part):
     """An interval of tokens with one decision."""
 
     tokens_lo: Tokens
@@ -158,7 +152,7 @@ class Band(_Part):
         return self.tokens_lo <= tokens and (self.tokens_hi is None or tokens <= self.tokens_hi)
 
 
-class CurvePoint(_Part):
+class CurvePoint(Part):
     """The best config of a curve at one measured number of tokens."""
 
     tokens: Tokens
@@ -179,7 +173,7 @@ class CurvePoint(_Part):
     """The measurement."""
 
 
-class Curve(_Part):
+class Curve(Part):
     """Latency over tokens of one variant's best, of a baseline, or of the best that an exporter can express."""
 
     kind: Literal["variant", "baseline", "exporter"]
@@ -193,7 +187,7 @@ class Curve(_Part):
         return next((point for point in self.points if point.tokens == tokens), None)
 
 
-class Crossover(_Part):
+class Crossover(Part):
     """Between which tokens one decision's variant gives way to another's."""
 
     below: str
@@ -216,7 +210,7 @@ class Crossover(_Part):
     """Of both curves at both ends."""
 
 
-class Gap(_Part):
+class Gap(Part):
     """Tokens that were measured, but not so that the plan can decide on them."""
 
     tokens: Tokens
@@ -225,7 +219,7 @@ class Gap(_Part):
     """What is missing."""
 
 
-class ShapePlan(_Part):
+class ShapePlan(Part):
     """What holds for one shape of an operator."""
 
     shape: str
@@ -272,7 +266,7 @@ class ShapePlan(_Part):
         return next((curve for curve in self.curves if (curve.kind, curve.name) == (kind, name)), None)
 
 
-class OperatorPlan(_Part):
+class OperatorPlan(Part):
     """What holds for one operator."""
 
     name: str
@@ -289,111 +283,7 @@ class OperatorPlan(_Part):
         return self
 
 
-class _Rule(_Part):
-    then: Literal["stock", "band"]
-    """``stock``, or the decision of the band that covers the tokens."""
-    reason: str
-    """Why, in one line."""
-    evidence: tuple[MeasurementId, ...] = ()
-    """What the rule rests on; empty where it rests on what was not measured."""
-
-
-class OtherHardware(_Rule):
-    """The machine differs from the plan's target in a field of its hardware."""
-
-    when: Literal["other_hardware"] = "other_hardware"
-    """Which rule this is."""
-    hardware: dict[str, Any]
-    """What the machine has to have."""
-
-
-class OtherToolchain(_Rule):
-    """The machine differs from the plan's target in a field of its toolchain."""
-
-    when: Literal["other_toolchain"] = "other_toolchain"
-    """Which rule this is."""
-    toolchain: dict[str, Any]
-    """What the machine has to have."""
-
-
-class OtherWorkload(_Rule):
-    """No shape of the plan has this operator, shape, dtype, world and routing."""
-
-    when: Literal["other_workload"] = "other_workload"
-    """Which rule this is."""
-    dtypes: tuple[str, ...]
-    """Those that the plan has."""
-    worlds: tuple[int, ...]
-    """Those that the plan has."""
-
-
-class OutsideTokens(_Rule):
-    """The step has more or fewer tokens than were measured of the shape."""
-
-    when: Literal["outside_tokens"] = "outside_tokens"
-    """Which rule this is."""
-    unit: Literal["tokens"] = "tokens"
-    """Of ``below`` and ``above``."""
-    operator: str
-    """Which the rule is about."""
-    shape: str
-    """Which the rule is about."""
-    dtype: str
-    """Of the shape."""
-    world: int
-    """Of the shape."""
-    routing: str
-    """Of the shape."""
-    below: Tokens
-    """Steps with fewer tokens than this."""
-    above: Tokens
-    """Steps with more tokens than this."""
-
-
-class StockWon(_Rule):
-    """The tokens lie in a band where nothing beat the baseline."""
-
-    when: Literal["stock_won"] = "stock_won"
-    """Which rule this is."""
-    unit: Literal["tokens"] = "tokens"
-    """Of ``tokens_lo`` and ``tokens_hi``."""
-    operator: str
-    """Which the rule is about."""
-    shape: str
-    """Which the rule is about."""
-    dtype: str
-    """Of the shape."""
-    world: int
-    """Of the shape."""
-    routing: str
-    """Of the shape."""
-    tokens_lo: Tokens
-    """First tokens inside."""
-    tokens_hi: Tokens
-    """Last tokens inside."""
-
-
-class Covered(_Rule):
-    """A band with a config covers the tokens."""
-
-    when: Literal["covered"] = "covered"
-    """Which rule this is."""
-
-
-class Otherwise(_Rule):
-    """Always."""
-
-    when: Literal["otherwise"] = "otherwise"
-    """Which rule this is."""
-
-
-Rule = Annotated[
-    OtherHardware | OtherToolchain | OtherWorkload | OutsideTokens | StockWon | Covered | Otherwise,
-    Field(discriminator="when"),
-]
-
-
-class PlanTarget(_Part):
+class PlanTarget(Part):
     """What the plan holds for."""
 
     digest: str
@@ -414,7 +304,7 @@ class PlanTarget(_Part):
         return Target.from_dict(self.model_dump(exclude={"digest"}))
 
 
-class PlanOptions(_Part):
+class PlanOptions(Part):
     """How the plan was made: with the same measurements, these give the same plan."""
 
     provenances: tuple[Provenance, ...]
@@ -429,7 +319,7 @@ class PlanOptions(_Part):
     """Weight of a step by its tokens; empty: every measured number of tokens weighs the same."""
 
 
-class Coverage(_Part):
+class Coverage(Part):
     """What the plan's figures rest on."""
 
     measurements: dict[Provenance, int]
@@ -440,7 +330,7 @@ class Coverage(_Part):
     """The rest of these tokens."""
 
 
-class Content(_Part):
+class Content(Part):
     """Everything that the digest covers."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
@@ -470,7 +360,7 @@ class Content(_Part):
         return self
 
 
-class Created(_Part):
+class Created(Part):
     """Who made the plan; outside the digest."""
 
     at: str
@@ -479,7 +369,7 @@ class Created(_Part):
     """Program and version."""
 
 
-class Plan(_Part):
+class Plan(Part):
     """A plan with its digest."""
 
     format: Literal["megatune-plan"] = "megatune-plan"

@@ -108,11 +108,8 @@ def test_dynamic_programming_finds_the_least(standings: list[Standing], cost: fl
     def total(assignment: tuple[str | None, ...]) -> float:
         found, before = 0.0, None
         for here, config in zip(standings, assignment, strict=True):
-            if config is None:
-                latency = here.baseline.median_us
-            else:
-                latency = here.ties[0].median_us if config in here.tied else here.by_config[config].median_us
-            found += weight * latency + (cost if config is not None and config != before else 0)
+            choice = None if config is None else here.by_config[config]
+            found += weight * here.latency_us(choice) + (cost if config is not None and config != before else 0)
             before = config
         return found
 
@@ -167,6 +164,17 @@ def test_a_tie_goes_to_the_incumbent_then_the_neighbour_then_the_simpler() -> No
     only_c = standing(2, 10.0, {A: 9.0, C: 7.0})
     assert decisions([only_c, standing(4, 10.0, tie)]) == [C.digest, C.digest]
     assert decisions([only_c, standing(4, 10.0, tie, frozenset([A.digest]))]) == [C.digest, A.digest]
+
+
+def test_overlapping_intervals_do_not_unseat_a_finalist() -> None:
+    """A is simpler and within the noise of its search, but C was measured again with the baseline."""
+    base = candidate(CUBLAS, 10.0, session="s")
+    finalist, simpler = candidate(C, 8.0, session="s"), candidate(A, 8.05)
+    found = Standing.of(4, base, [finalist, simpler], {}, min_gain=0.01, tie_slack=0)
+    assert found.tied == {A.digest, C.digest}
+    assert decisions([found]) == [C.digest]
+    lucky = Standing.of(4, base, [finalist, candidate(A, 7.98)], {}, min_gain=0.01, tie_slack=0)
+    assert decisions([lucky]) == [A.digest]
 
 
 def test_a_config_of_its_own_must_earn_its_cost() -> None:

@@ -18,6 +18,7 @@ from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_planner import plan as plan_module
 from megatune_planner import reader
+from megatune_planner import rules
 from megatune_planner.exporters import vllm_table_schema
 from megatune_planner.plan import Band
 from megatune_planner.plan import Created
@@ -179,7 +180,7 @@ def test_a_band_that_is_slower_than_its_baseline_cannot_be_written(plan: Plan) -
         Band.model_validate(band)
 
 
-@pytest.mark.parametrize("module", [plan_module, vllm_table_schema], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("module", [plan_module, rules, vllm_table_schema], ids=lambda module: module.__name__)
 def test_every_field_is_documented(module: ModuleType) -> None:
     models = [
         found

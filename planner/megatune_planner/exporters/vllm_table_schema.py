@@ -11,16 +11,15 @@ from typing import Any
 from typing import Literal
 from typing import Self
 
-from pydantic import BaseModel
-from pydantic import ConfigDict
 from pydantic import Field
 from pydantic import model_validator
 
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_planner.plan import Latency
-from megatune_planner.plan import MeasurementId
-from megatune_planner.plan import Params
+from megatune_planner.schema import MeasurementId
+from megatune_planner.schema import Params
+from megatune_planner.schema import Part
 
 MAX_TOKENS = 16
 MIN_GAIN = 0.05
@@ -29,11 +28,7 @@ MIN_GAIN = 0.05
 TableTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
-
-
-class SkinnyGemmConfig(_Part):
+class SkinnyGemmConfig(Part):
     """The fields of ``vllm.model_executor.kernels.linear.cute_dsl.skinny_gemm.SkinnyGemmConfig``."""
 
     num_rows: TableTokens
@@ -50,7 +45,7 @@ class SkinnyGemmConfig(_Part):
     """K when it is compiled in."""
 
 
-class MeasuredEntry(_Part):
+class MeasuredEntry(Part):
     """What the entry rests on."""
 
     variant: str
@@ -73,7 +68,7 @@ class MeasuredEntry(_Part):
     """Of the config and of the baseline."""
 
 
-class Entry(_Part):
+class Entry(Part):
     """Tokens at which the table names a config."""
 
     tokens: TableTokens
@@ -90,7 +85,7 @@ class Entry(_Part):
         return self
 
 
-class NoEntry(_Part):
+class NoEntry(Part):
     """Tokens at which the table names nothing, so that cuBLAS serves."""
 
     tokens: TableTokens
@@ -99,7 +94,7 @@ class NoEntry(_Part):
     """Why, in one line."""
 
 
-class NotMapped(_Part):
+class NotMapped(Part):
     """A decision of the plan that the table cannot name."""
 
     tokens: TableTokens
@@ -114,7 +109,7 @@ class NotMapped(_Part):
     """Each in one line."""
 
 
-class TableShape(_Part):
+class TableShape(Part):
     """One projection by its local shape."""
 
     n: Annotated[int, Field(ge=1)]
@@ -142,7 +137,7 @@ class TableShape(_Part):
         return self
 
 
-class Runtime(_Part):
+class Runtime(Part):
     """What reads the table."""
 
     name: Literal["vllm"] = "vllm"
@@ -155,7 +150,7 @@ class Runtime(_Part):
     """Name in the module; the table must be changed before the model loads."""
 
 
-class Source(_Part):
+class Source(Part):
     """The plan that the table was made from."""
 
     name: str
@@ -168,7 +163,7 @@ class Source(_Part):
     """Conditions of the measurements."""
 
 
-class Table(_Part):
+class Table(Part):
     """The whole file."""
 
     format: Literal["megatune-vllm-low-latency-table"] = "megatune-vllm-low-latency-table"
