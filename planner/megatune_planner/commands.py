@@ -64,43 +64,34 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Make a plan from the measurements, keep it as a draft, and write it as JSON."""
-    from megatune_db import store
     from megatune_db.session import open_database
-    from megatune_kernels.operator import operator as find_operator
-    from megatune_kernels.operator import operators
-    from megatune_planner.exporters.base import expressible
+    from megatune_planner.drafting import draft_plan
+    from megatune_planner.drafting import keep_draft
     from megatune_planner.exporters.base import write
     from megatune_planner.planning import EVIDENCE
     from megatune_planner.planning import Options
-    from megatune_planner.planning import make_plan
-    from megatune_planner.preferred import defaults_on
-    from megatune_planner.preferred import incumbents_of
 
-    chosen = [find_operator(each) for each in operator] if operator else list(operators().values())
     path = Path(f"{_file_name(name)}.json") if out is None else out
     options = Options(min_gain=min_gain, config_cost_us=config_cost_us, traffic=_traffic(traffic))
     with open_database(db, create=False) as database, database.session() as session:
-        target_digest, arch = _target(session, target)
-        serving = (_from_file(incumbent) or _from_database(incumbent, session)[0]) if incumbent else None
-        made = make_plan(
+        made = draft_plan(
             session,
             name=name,
-            target=target_digest,
+            target=target,
             regime=_regime(regime),
-            baselines={each.name: each.baselines for each in chosen},
+            only_operators=operator or (),
             provenances=_provenances(provenance) or EVIDENCE,
             options=options,
-            preferred=incumbents_of(serving) if serving else defaults_on(arch),
-            expresses=expressible(),
+            incumbent=(_from_file(incumbent) or _from_database(incumbent, session)[0]) if incumbent else None,
         )
         # The file comes first: a plan that could not be written is not kept either.
         write({path.name: made.to_json()}, path.parent)
-        store.put_plan(session, digest=made.digest, name=name, content=made.to_json(), target=target_digest)
+        keep_draft(session, made)
     if as_json:
         _print_json(_summary(made) | {"file": str(path)})
     else:
         _print(made)
-        typer.echo(f"\nwritten to {path}, kept in {db} as a draft: megatune show {path}")
+        typer.echo(f"\nwritten to {path}, kept in {db}: megatune show {path}")
 
 
 @app.command(epilog="Example: megatune show plan.json")
@@ -181,22 +172,6 @@ def _mark_exported(plan: Plan, db: Path) -> None:
 
     with open_database(db, create=False) as database, database.session() as session:
         store.set_plan_state(session, plan.digest, PlanState.EXPORTED)
-
-
-def _target(session: Session, wanted: str | None) -> tuple[str, str]:
-    """Digest and architecture of the one target, or of the one that is wanted."""
-    from megatune_db import queries
-    from megatune_kernels.errors import NothingMeasured
-
-    targets = [row for row in queries.targets(session) if row.measurements]
-    if not targets:
-        raise NothingMeasured("the database has no measurements: run a campaign first")
-    found = [row for row in targets if wanted is None or row.digest == wanted]
-    if len(found) != 1:
-        known = ", ".join(f"{row.digest} ({row.hardware.get('gpu')})" for row in targets)
-        problem = "there are several targets: choose one with --target" if wanted is None else f"no target {wanted!r}"
-        raise MegatuneError(f"{problem}; the database has {known}")
-    return found[0].digest, str(found[0].hardware.get("arch"))
 
 
 def _regime(text: str) -> Any:

@@ -1,0 +1,81 @@
+"""Making a plan with everything that is registered here, and keeping it: what the command and the pages do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy.orm import Session
+
+from megatune_db import queries
+from megatune_db import store
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import operator
+from megatune_kernels.operator import operators
+from megatune_planner.exporters.base import expressible
+from megatune_planner.plan import Plan
+from megatune_planner.planning import EVIDENCE
+from megatune_planner.planning import Options
+from megatune_planner.planning import make_plan
+from megatune_planner.preferred import defaults_on
+from megatune_planner.preferred import incumbents_of
+
+
+def draft_plan(
+    session: Session,
+    *,
+    name: str,
+    target: str | None = None,
+    regime: Regime | None = None,
+    only_operators: Sequence[str] = (),
+    provenances: Sequence[Provenance] = EVIDENCE,
+    options: Options | None = None,
+    incumbent: Plan | None = None,
+) -> Plan:
+    """The plan that the measurements support, with the registered operators' baselines. Nothing is stored.
+
+    :param target: digest; None for the only target that has measurements.
+    :param regime: cold weights in a graph when it is not given.
+    :param only_operators: names; empty for every registered operator.
+    :param incumbent: the plan that serves today, whose configs win ties; without one the defaults do.
+    :raises MegatuneError: for an unknown target or operator, or when there are several targets.
+    :raises NothingMeasured: when there is nothing to plan from, or nothing beats its baseline.
+    """
+    chosen = [operator(each) for each in only_operators] or list(operators().values())
+    found = find_target(session, target)
+    return make_plan(
+        session,
+        name=name,
+        target=found.digest,
+        regime=regime or Regime(),
+        baselines={each.name: each.baselines for each in chosen},
+        provenances=provenances,
+        options=options,
+        preferred=incumbents_of(incumbent) if incumbent else defaults_on(str(found.hardware.get("arch"))),
+        expresses=expressible(),
+    )
+
+
+def keep_draft(session: Session, plan: Plan) -> None:
+    """Store the plan as a draft; one with the same digest stays as it is."""
+    content = plan.content
+    store.put_plan(session, digest=plan.digest, name=content.name, content=plan.to_json(), target=content.target.digest)
+
+
+def find_target(session: Session, wanted: str | None) -> queries.TargetRow:
+    """The target of that digest, or the only one that has measurements.
+
+    :raises MegatuneError: when there is no such target, or a choice is needed, with what there is.
+    :raises NothingMeasured: when nothing was measured at all.
+    """
+    targets = [row for row in queries.targets(session) if row.measurements]
+    if not targets:
+        raise NothingMeasured("the database has no measurements: run a campaign first")
+    found = [row for row in targets if wanted is None or row.digest == wanted]
+    if len(found) != 1:
+        known = ", ".join(f"{row.digest} ({row.hardware.get('gpu')})" for row in targets)
+        problem = "there are several targets: choose one with --target" if wanted is None else f"no target {wanted!r}"
+        raise MegatuneError(f"{problem}; the database has {known}")
+    return found[0]
