@@ -117,6 +117,8 @@ class SamplerTable(_Table):
 
     kind: Literal["tpe", "gp", "random"] = "tpe"
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
+    studies: StrictBool | None = None
+    """Whether to write Optuna's studies, for Optuna's tools, when the campaign ends; absent: unless it is a replay."""
 
 
 class RegimeTable(_Table):
@@ -187,6 +189,11 @@ class Campaign(_Table):
     def text(self) -> str:
         """The file as it was read."""
         return self._text
+
+    @property
+    def writes_studies(self) -> bool:
+        """Whether Optuna's studies are written when the campaign ends."""
+        return self.runner.kind != "replay" if self.sampler.studies is None else self.sampler.studies
 
     def measuring_regime(self) -> Regime:
         return Regime(self.regime.weights, self.regime.execution)

@@ -37,6 +37,9 @@ from megatune_tuner.candidates import Catalogue
 Kind = Literal["tpe", "gp", "random"]
 VARIANT = "variant"
 
+# A line for every study would bury what a person wants to see.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 
 class Encoding:
     """Between the configs of a catalogue, by index, and the parameters of a study's trials.

@@ -9,7 +9,8 @@ it hides behind measuring for others.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable
 from collections.abc import Sequence
 
 from megatune_kernels.operator import Workload
@@ -64,31 +65,41 @@ def _apart(one: Workload, other: Workload) -> float:
 
 
 class Search:
-    """Whose turn it is, over the cells of a campaign in their order."""
+    """Whose turn it is, over the cells of a campaign.
 
-    def __init__(self, cells: Mapping[Workload, Cell]) -> None:
-        self.cells = dict(cells)
-        self._neighbours = neighbours(list(cells))
-        self._waiting = list(cells.values())
+    :param workloads: in the order in which they take turns.
+    :param open_cell: makes the cell of a workload, when its first turn comes.
+    """
+
+    def __init__(self, workloads: Sequence[Workload], open_cell: Callable[[Workload], Cell]) -> None:
+        self.cells: dict[Workload, Cell] = {}
+        self._open_cell = open_cell
+        self._neighbours = neighbours(workloads)
+        self._waiting = deque(workloads)
 
     @property
     def done(self) -> bool:
-        return not any(not cell.done for cell in self._waiting)
+        """Whether every cell has proposed all that it will."""
+        return all(workload in self.cells and self.cells[workload].done for workload in self._waiting)
 
     def turn(self) -> tuple[Cell, list[Proposal]] | None:
         """The next cell and what it proposes, at least one config; None when every cell is done."""
         while self._waiting:
-            cell = self._waiting.pop(0)
+            workload = self._waiting.popleft()
+            if workload not in self.cells:
+                self.cells[workload] = self._open_cell(workload)
+            cell = self.cells[workload]
             proposals = self._propose(cell)
             if proposals:
-                self._waiting.append(cell)
+                self._waiting.append(workload)
                 return cell, proposals
         return None
 
     def _propose(self, cell: Cell) -> list[Proposal]:
         # Winners change while the neighbours search, so only the latest are worth a trial.
         cell.forget(NEIGHBOUR)
-        ranked = [self.cells[near].ranked()[:WINNERS] for near in self._neighbours[cell.workload]]
+        near = [self.cells[other] for other in self._neighbours[cell.workload] if other in self.cells]
+        ranked = [other.ranked()[:WINNERS] for other in near]
         for place in range(WINNERS):
             for winners in ranked:
                 if place < len(winners):

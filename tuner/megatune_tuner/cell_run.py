@@ -1,0 +1,95 @@
+"""One cell of a running campaign: its search, its baselines and its finalists, as the database knows them."""
+
+from __future__ import annotations
+
+from megatune_db.records import TrialState
+from megatune_kernels.canonical import digest
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.space import Space
+from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.candidates import Catalogue
+from megatune_tuner.cell import Cell
+from megatune_tuner.ledger import BASELINE
+from megatune_tuner.ledger import FINALIST
+from megatune_tuner.ledger import KNOWN
+from megatune_tuner.ledger import Ledger
+
+
+class CellRun:
+    """A cell as the database's rows make it: made anew from them, a killed campaign goes on where it was.
+
+    What any campaign measured of this workload on this target is told to the search and costs no trial; what this
+    campaign measured counts as its trials.
+    """
+
+    def __init__(
+        self, campaign: Campaign, workload: Workload, space: Space, catalogue: Catalogue, ledger: Ledger
+    ) -> None:
+        self.workload = workload
+        self.space = space
+        self.finalists = campaign.budget.finalists
+        history = ledger.trials(workload)
+        known = ledger.known(workload)
+        mine = [
+            row for row in history if row.state is TrialState.DONE and row.reason not in (BASELINE, FINALIST, KNOWN)
+        ]
+        self.last_number = max((row.number for row in history), default=0)
+        self._finals_at = max((row.number for row in history if row.reason == FINALIST), default=-1)
+        # Going on with the seed of the beginning would draw the same random configs again.
+        seed = int(digest([campaign.sampler.seed, workload.digest, len(mine)]), 16) % 2**31
+        self.cell = Cell(
+            workload,
+            catalogue,
+            trials=campaign.budget.trials,
+            kind=campaign.sampler.kind,
+            seed=seed,
+            patience=campaign.budget.patience,
+        )
+        self.cell.spent = len(mine)
+        order = dict.fromkeys([row.config for row in mine if row.config in known]) | dict.fromkeys(known)
+        for known_digest in order:
+            index = catalogue.by_digest.get(known_digest)
+            if index is not None:
+                self.cell.learn(catalogue.configs[index], known[known_digest].median_us)
+        self.incumbents = [config for config in ledger.incumbents(workload) if not space.violations(config)]
+        for config in self.incumbents:
+            self.cell.enqueue(config, "incumbent")
+        named = [Config.of(name, {}) for name in operator(workload.operator).baselines]
+        self.baselines = {config: known[config.digest].median_us for config in named if config.digest in known}
+        self._baselines_left = [config for config in named if config not in self.baselines]
+        counted = {row.config for row in history if row.state is TrialState.DONE}
+        reused = [config for config in (*self.baselines, *self.contenders()) if config.digest not in counted]
+        if reused:
+            ledger.reused(workload, space, [(config, known[config.digest]) for config in reused])
+        self.reused = len(reused)
+
+    def take_baselines(self) -> list[Config]:
+        """The baselines that are still to be measured, once."""
+        left, self._baselines_left = self._baselines_left, []
+        return left
+
+    def number(self) -> int:
+        """The next trial's number."""
+        self.last_number += 1
+        return self.last_number
+
+    @property
+    def needs_finals(self) -> bool:
+        """Whether anything was measured since the finalists were, and there is something to compare."""
+        return self.finalists > 0 and self._finals_at < self.last_number and bool(self.cell.ranked())
+
+    def finals_taken(self) -> int:
+        """The number under which the finalists are kept: that of the last trial that they decide about."""
+        self._finals_at = self.last_number
+        return self.last_number
+
+    def contenders(self) -> list[Config]:
+        """The configs for the final: the best few, then the incumbent where it works."""
+        ranked = self.cell.ranked()
+        incumbents = [config for config in self.incumbents[:1] if config in ranked]
+        return list(dict.fromkeys([*ranked[: self.finalists], *incumbents]))
+
+    def working_baselines(self) -> list[Config]:
+        return [config for config, us in self.baselines.items() if us is not None]

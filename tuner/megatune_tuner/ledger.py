@@ -1,0 +1,262 @@
+"""The database's side of a campaign: what is known, and where everything that happens is written down at once.
+
+Each method is one transaction. What a cell knows follows from these rows alone, so that a campaign can be killed at
+any moment and go on from what is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC
+from datetime import datetime
+
+from sqlalchemy import func
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from megatune_db import store
+from megatune_db.models import Config as ConfigRow
+from megatune_db.models import Measurement as MeasurementRow
+from megatune_db.models import Target as TargetRow
+from megatune_db.models import Workload as WorkloadRow
+from megatune_db.queries import CampaignRow
+from megatune_db.queries import OutcomeRow
+from megatune_db.queries import TrialRow
+from megatune_db.queries import campaign
+from megatune_db.queries import known_measurements
+from megatune_db.queries import outcomes
+from megatune_db.queries import trials
+from megatune_db.records import CampaignState
+from megatune_db.records import Measurement
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Status
+from megatune_db.records import TrialState
+from megatune_db.session import Database
+from megatune_kernels.canonical import digest
+from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.space import Space
+from megatune_kernels.target import Target
+from megatune_tuner.campaign_file import Campaign
+
+BASELINE = "baseline"
+FINALIST = "finalist"
+KNOWN = "known"
+
+
+class Ledger:
+    """One campaign in one database, measured on one target in one regime."""
+
+    def __init__(self, database: Database, declared: Campaign, target: Target, provenance: Provenance) -> None:
+        self._database = database
+        self._declared = declared
+        self._target = target
+        self._provenance = provenance
+        self._regime: Regime = declared.measuring_regime()
+        self._configs: set[tuple[str, str]] = set()
+        with database.session() as session:
+            store.put_target(
+                session,
+                digest=target.digest,
+                hardware=asdict(target.hardware),
+                toolchain=asdict(target.toolchain),
+            )
+            for workload in declared.workloads():
+                store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+            self._id = store.put_campaign(
+                session,
+                name=declared.name,
+                file_text=declared.text,
+                file_digest=digest(declared.text),
+            )
+        row = self.row()
+        self._wall_s, self._measuring_s = row.wall_s, row.measuring_s
+        self._started_at = row.started_at
+
+    def row(self) -> CampaignRow:
+        """The campaign and its progress."""
+        with self._database.session() as session:
+            found = campaign(session, self._declared.name)
+        assert found is not None
+        return found
+
+    def begin(self) -> None:
+        """The campaign runs from now on; what an earlier process asked for and never measured is stale."""
+        with self._database.session() as session:
+            self._set_stale(session)
+            store.set_campaign(
+                session,
+                self._id,
+                state=CampaignState.RUNNING,
+                target=self._target.digest,
+                budget=self._declared.budget.model_dump(exclude_none=True),
+                started_at=self._started_at or _now(),
+                finished_at=None,
+            )
+
+    def end(self, state: CampaignState, *, wall_s: float, measuring_s: float) -> None:
+        """The campaign runs no more."""
+        with self._database.session() as session:
+            self._set_stale(session)
+            store.set_campaign(
+                session,
+                self._id,
+                state=state,
+                finished_at=_now() if state is CampaignState.FINISHED else None,
+                wall_s=self._wall_s + wall_s,
+                measuring_s=self._measuring_s + measuring_s,
+            )
+
+    def spend(self, *, wall_s: float, measuring_s: float) -> None:
+        """How long this run has taken so far, and for how much of it the runner was busy, in seconds."""
+        with self._database.session() as session:
+            store.set_campaign(
+                session,
+                self._id,
+                wall_s=self._wall_s + wall_s,
+                measuring_s=self._measuring_s + measuring_s,
+            )
+
+    def trials(self, workload: Workload) -> list[TrialRow]:
+        """What this campaign has taken up for the workload, the oldest first."""
+        with self._database.session() as session:
+            return trials(session, self._id, workload=workload.digest)
+
+    def known(self, workload: Workload) -> dict[str, Measurement]:
+        """Every search measurement of the workload here, by digest of its config, whichever campaign took it."""
+        with self._database.session() as session:
+            return known_measurements(
+                session,
+                workload=workload.digest,
+                target=self._target.digest,
+                regime=self._regime,
+                provenance=self._provenance,
+            )
+
+    def incumbents(self, workload: Workload) -> list[Config]:
+        """The best known config of the workload on each target, of any provenance; the latest target first."""
+        # With min() SQLite takes the other columns from the row that has the least.
+        query = (
+            select(ConfigRow.variant, ConfigRow.params, func.min(MeasurementRow.median_us))
+            .join(ConfigRow, ConfigRow.id == MeasurementRow.config_id)
+            .join(TargetRow, TargetRow.id == MeasurementRow.target_id)
+            .join(WorkloadRow, WorkloadRow.id == MeasurementRow.workload_id)
+            .where(
+                WorkloadRow.digest == workload.digest,
+                MeasurementRow.regime == str(self._regime),
+                MeasurementRow.status == Status.OK,
+                ConfigRow.variant.not_in(operator(workload.operator).baselines),
+            )
+            .group_by(MeasurementRow.target_id)
+            .order_by(TargetRow.id.desc())
+        )
+        with self._database.session() as session:
+            return list(dict.fromkeys(Config.of(row.variant, row.params) for row in session.execute(query)))
+
+    def asked(self, workload: Workload, space: Space, proposals: Sequence[tuple[int, Config, str]]) -> None:
+        """Configs that are about to be measured: trial number, config and who proposed it."""
+        with self._database.session() as session:
+            for number, config, reason in proposals:
+                self._put_config(session, workload, config, space)
+                self._add_trial(session, workload, config, number, reason, None)
+
+    def reused(self, workload: Workload, space: Space, known: Iterable[tuple[Config, Measurement]]) -> None:
+        """Measurements that were there already and that this campaign counts on."""
+        with self._database.session() as session:
+            for config, measurement in known:
+                self._put_config(session, workload, config, space)
+                row = store.add_measurement(session, measurement)
+                self._add_trial(session, workload, config, 0, KNOWN, row, reused=True)
+
+    def measured(
+        self,
+        workload: Workload,
+        space: Space,
+        results: Iterable[tuple[int, Config, str, Measurement, Artifact | None]],
+        *,
+        dsl: str = "",
+    ) -> None:
+        """Measurements of trials: number, config, who proposed it, what was measured and with which artifact."""
+        with self._database.session() as session:
+            for number, config, reason, measurement, artifact in results:
+                self._put_config(session, workload, config, space)
+                if artifact is not None:
+                    store.put_artifact(
+                        session,
+                        key=artifact.key,
+                        arch=artifact.arch,
+                        entry=artifact.entry,
+                        registers=artifact.registers,
+                        local_bytes=artifact.local_bytes,
+                        cubin_bytes=len(artifact.cubin),
+                        dsl=dsl,
+                    )
+                row = store.add_measurement(session, measurement)
+                self._add_trial(session, workload, config, number, reason, row)
+
+    def outcomes(self, baselines: Sequence[str]) -> list[OutcomeRow]:
+        """The best config of each workload against its fastest baseline."""
+        with self._database.session() as session:
+            return outcomes(session, self._id, baselines)
+
+    def _add_trial(
+        self,
+        session: Session,
+        workload: Workload,
+        config: Config,
+        number: int,
+        reason: str,
+        measurement_id: int | None,
+        *,
+        reused: bool = False,
+    ) -> None:
+        store.add_trial(
+            session,
+            campaign_id=self._id,
+            workload=workload.digest,
+            config=config.digest,
+            number=number,
+            measurement_id=measurement_id,
+            reason=reason,
+            reused=reused,
+        )
+
+    def _put_config(self, session: Session, workload: Workload, config: Config, space: Space) -> None:
+        # Remembering across a rollback would leave a config out; nothing here goes on after one.
+        if (workload.operator, config.digest) in self._configs:
+            return
+        variant = space.by_variant.get(config.variant)
+        changes = any(parameter.changes_bits for parameter in variant.parameters) if variant is not None else None
+        store.put_config(
+            session,
+            digest=config.digest,
+            operator=workload.operator,
+            variant=config.variant,
+            params=config.params,
+            changes_bits=changes,
+        )
+        self._configs.add((workload.operator, config.digest))
+
+    def _set_stale(self, session: Session) -> None:
+        for trial in trials(session, self._id):
+            if trial.state is TrialState.ASKED:
+                store.add_trial(
+                    session,
+                    campaign_id=self._id,
+                    workload=trial.workload,
+                    config=trial.config,
+                    number=trial.number,
+                    measurement_id=None,
+                    reason=trial.reason,
+                    reused=False,
+                    state=TrialState.STALE,
+                )
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None)

@@ -1,0 +1,190 @@
+"""The file format of recordings.
+
+A recording is a Parquet file with one row a measurement, all of one target and one regime, sorted by workload and
+config. What repeats (workload, config, status) is encoded once and costs next to nothing; samples are float32 whose
+bytes are split into streams before they are compressed. Figures follow from the samples and digests from what they
+name, so neither is stored. The file's metadata says what the measurements hold for and how they were taken.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from megatune_db.queries import ExportRow
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_kernels.canonical import canonical_json
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.target import Target
+
+SCHEMA_VERSION = 1
+METADATA = b"megatune"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("workload", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("variant", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("params", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("stage", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("session", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("status", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("reason", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("measured_at", pa.timestamp("ms"), nullable=False),
+        pa.field("launches_a_sample", pa.int32(), nullable=False),
+        pa.field("sm_clock_mhz", pa.int32()),
+        pa.field("flush_bytes", pa.int64(), nullable=False),
+        pa.field("samples_us", pa.list_(pa.float32()), nullable=False),
+        pa.field("throttled", pa.list_(pa.bool_()), nullable=False),
+    ]
+)
+WORDS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
+
+
+@dataclass(frozen=True)
+class About:
+    """What a recording's measurements hold for and how they were taken."""
+
+    target: Target
+    regime: Regime
+    version: str
+    """Of Megatune."""
+    campaign: str
+    """The campaign file's text."""
+    sampling: str
+    """Which configs were measured, in words."""
+
+    def to_json(self) -> str:
+        return canonical_json(
+            {
+                "schema": SCHEMA_VERSION,
+                "target": self.target.to_dict(),
+                "regime": str(self.regime),
+                "version": self.version,
+                "campaign": self.campaign,
+                "sampling": self.sampling,
+            }
+        )
+
+
+def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
+    """Write measurements of one target and regime to a file, in their order, and return how many there were.
+
+    A file that is there is replaced once the new one is complete.
+
+    :raises MegatuneError: when there are none, or the file cannot be written.
+    """
+    columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    for row in rows:
+        measurement = row.measurement
+        workload = Workload.of(
+            row.operator, row.dims, row.tokens, dtype=row.dtype, world=row.world, routing=row.routing
+        )
+        columns["workload"].append(canonical_json(workload.to_dict()))
+        columns["variant"].append(row.variant)
+        columns["params"].append(canonical_json(row.params))
+        columns["stage"].append(measurement.stage.value)
+        # Of the stage search a session says nothing, and it would be the largest column of all.
+        columns["session"].append(measurement.session if measurement.stage is Stage.FINAL else "")
+        columns["status"].append(measurement.status.value)
+        columns["reason"].append(measurement.reason)
+        columns["measured_at"].append(measurement.measured_at)
+        columns["launches_a_sample"].append(measurement.launches_a_sample)
+        columns["sm_clock_mhz"].append(measurement.sm_clock_mhz)
+        columns["flush_bytes"].append(measurement.flush_bytes)
+        columns["samples_us"].append(measurement.samples_us)
+        columns["throttled"].append(measurement.throttled)
+    if not columns["workload"]:
+        raise MegatuneError(f"nothing to write to {path}: no measurements of that target and regime")
+    arrays = []
+    for field in SCHEMA:
+        if pa.types.is_dictionary(field.type):
+            arrays.append(pa.array(columns[field.name], pa.string()).dictionary_encode())
+        else:
+            arrays.append(pa.array(columns[field.name], field.type))
+    return write_table(path, pa.Table.from_arrays(arrays, schema=SCHEMA), about)
+
+
+def write_table(path: Path, table: pa.Table, about: About) -> int:
+    """Write rows of ``SCHEMA``; as ``write_recording``."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(
+            table.replace_schema_metadata({METADATA: about.to_json().encode()}),
+            partial,
+            compression="zstd",
+            compression_level=19,
+            use_dictionary=[*WORDS, "launches_a_sample", "flush_bytes", "sm_clock_mhz"],
+            column_encoding={"samples_us.list.element": "BYTE_STREAM_SPLIT", "measured_at": "DELTA_BINARY_PACKED"},
+            row_group_size=len(table),
+            data_page_size=2**23,
+            dictionary_pagesize_limit=2**23,
+            write_statistics=False,
+        )
+        partial.replace(path)
+    except OSError as error:
+        raise MegatuneError(f"cannot write recording {path}: {error.strerror or error}") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return len(table)
+
+
+def read_table(path: Path) -> tuple[About, pa.Table]:
+    """What a file holds: rows of ``SCHEMA``, not checked any further.
+
+    :raises MegatuneError: when it cannot be read, is not a recording, or is of another version.
+    """
+    try:
+        table = pq.read_table(path, partitioning=None)
+    except OSError as error:
+        raise MegatuneError(f"cannot read recording {path}: {_why(error)}") from error
+    except pa.ArrowException as error:
+        raise MegatuneError(f"{path} is not a recording: not a whole Parquet file") from error
+    about = _about(path, (table.schema.metadata or {}).get(METADATA))
+    missing = [name for name in SCHEMA.names if name not in table.schema.names]
+    if missing:
+        raise MegatuneError(f"{path} is not a whole recording: it lacks the columns {', '.join(missing)}; record again")
+    try:
+        return about, table.select(SCHEMA.names).cast(SCHEMA)
+    except (pa.ArrowException, ValueError) as error:
+        raise not_whole(path, error) from error
+
+
+def not_whole(path: Path, error: Exception) -> MegatuneError:
+    """That what the file holds is not what a recording holds."""
+    return MegatuneError(f"{path} is not a whole recording ({' '.join(str(error).split())}); record again")
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error).splitlines()[0]
+
+
+def _about(path: Path, metadata: bytes | None) -> About:
+    if metadata is None:
+        raise MegatuneError(f"{path} is not a recording: Parquet, but not written by Megatune")
+    try:
+        fields = json.loads(metadata)
+        version = fields["schema"]
+        if version == SCHEMA_VERSION:
+            return About(
+                target=Target.from_dict(fields["target"]),
+                regime=Regime.parse(fields["regime"]),
+                version=str(fields["version"]),
+                campaign=str(fields["campaign"]),
+                sampling=str(fields["sampling"]),
+            )
+    except (ValueError, TypeError, KeyError, MegatuneError) as error:
+        raise MegatuneError(f"{path} is not a recording: its metadata cannot be read ({error})") from error
+    raise MegatuneError(
+        f"{path} is a recording of version {version}, this Megatune reads version {SCHEMA_VERSION}: "
+        "record again, or use the Megatune that wrote it"
+    )
