@@ -56,6 +56,8 @@ class Summary:
 
     name: str
     state: CampaignState
+    interrupted: bool
+    """Whether it was asked to stop before its end."""
     target: str
     provenance: str
     workloads: int
@@ -150,7 +152,7 @@ class _Coordinator:
     def run(self) -> Summary:
         search = Search(list(self._spaces), self._open)
         trials = self._campaign.budget.trials
-        self._progress.start(trials * len(self._spaces) if trials is not None else None)
+        self._progress.expect(trials * len(self._spaces) if trials is not None else None)
         self._ledger.begin()
         state = CampaignState.FAILED
         # Enumerating a large space takes a quarter of a second: it is done while others are measured.
@@ -297,6 +299,7 @@ class _Coordinator:
         return Summary(
             name=self._campaign.name,
             state=state,
+            interrupted=self._stop.requested,
             target=str(self._runner.target),
             provenance=self._runner.provenance,
             workloads=len(self._spaces),

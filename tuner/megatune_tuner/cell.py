@@ -12,6 +12,7 @@ from optuna.trial import Trial
 from optuna.trial import TrialState
 from optuna.trial import create_trial
 
+from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.candidates import Catalogue
@@ -20,6 +21,14 @@ from megatune_tuner.sampling import legal_sampler
 
 BETTER = 0.99
 """A config that takes at most this share of the best's time counts as progress: less is within the noise."""
+
+
+def cell_seed(seed: int, workload: Workload, spent: int = 0) -> int:
+    """The seed of a cell's sampler in a campaign of that seed, when the cell has spent so many trials.
+
+    Going on with the seed of the beginning would draw the same random configs again.
+    """
+    return int(digest([seed, workload.digest, spent]), 16) % 2**31
 
 
 @dataclass(frozen=True)

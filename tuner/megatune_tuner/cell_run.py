@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from megatune_db.records import TrialState
-from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
@@ -11,6 +10,7 @@ from megatune_kernels.space import Space
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
+from megatune_tuner.cell import cell_seed
 from megatune_tuner.ledger import BASELINE
 from megatune_tuner.ledger import FINALIST
 from megatune_tuner.ledger import KNOWN
@@ -37,14 +37,12 @@ class CellRun:
         ]
         self.last_number = max((row.number for row in history), default=0)
         self._finals_at = max((row.number for row in history if row.reason == FINALIST), default=-1)
-        # Going on with the seed of the beginning would draw the same random configs again.
-        seed = int(digest([campaign.sampler.seed, workload.digest, len(mine)]), 16) % 2**31
         self.cell = Cell(
             workload,
             catalogue,
             trials=campaign.budget.trials,
             kind=campaign.sampler.kind,
-            seed=seed,
+            seed=cell_seed(campaign.sampler.seed, workload, len(mine)),
             patience=campaign.budget.patience,
         )
         self.cell.spent = len(mine)

@@ -32,6 +32,7 @@ from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
+from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.records import TrialState
 from megatune_db.session import Database
@@ -59,6 +60,7 @@ class Ledger:
         self._provenance = provenance
         self._regime: Regime = declared.measuring_regime()
         self._configs: set[tuple[str, str]] = set()
+        self._artifacts: set[str] = set()
         with database.session() as session:
             store.put_target(
                 session,
@@ -178,26 +180,43 @@ class Ledger:
         workload: Workload,
         space: Space,
         results: Iterable[tuple[int, Config, str, Measurement, Artifact | None]],
-        *,
-        dsl: str = "",
     ) -> None:
         """Measurements of trials: number, config, who proposed it, what was measured and with which artifact."""
         with self._database.session() as session:
             for number, config, reason, measurement, artifact in results:
                 self._put_config(session, workload, config, space)
-                if artifact is not None:
-                    store.put_artifact(
-                        session,
-                        key=artifact.key,
-                        arch=artifact.arch,
-                        entry=artifact.entry,
-                        registers=artifact.registers,
-                        local_bytes=artifact.local_bytes,
-                        cubin_bytes=len(artifact.cubin),
-                        dsl=dsl,
-                    )
+                self._put_artifact(session, artifact)
                 row = store.add_measurement(session, measurement)
                 self._add_trial(session, workload, config, number, reason, row)
+
+    def put_configs(self, workload: Workload, space: Space, configs: Iterable[Config]) -> None:
+        """Configs whose measurements ``keep`` will be given."""
+        with self._database.session() as session:
+            for config in configs:
+                self._put_config(session, workload, config, space)
+
+    def keep(self, measurement: Measurement, artifact: Artifact | None) -> None:
+        """A measurement that is no trial."""
+        with self._database.session() as session:
+            self._put_artifact(session, artifact)
+            store.add_measurement(session, measurement)
+
+    def has_finals(self, workload: Workload) -> bool:
+        """Whether finalists of the workload were measured here."""
+        query = (
+            select(MeasurementRow.id)
+            .join(WorkloadRow, WorkloadRow.id == MeasurementRow.workload_id)
+            .join(TargetRow, TargetRow.id == MeasurementRow.target_id)
+            .where(
+                WorkloadRow.digest == workload.digest,
+                TargetRow.digest == self._target.digest,
+                MeasurementRow.regime == str(self._regime),
+                MeasurementRow.provenance == self._provenance,
+                MeasurementRow.stage == Stage.FINAL,
+            )
+        )
+        with self._database.session() as session:
+            return session.execute(query.limit(1)).first() is not None
 
     def outcomes(self, baselines: Sequence[str]) -> list[OutcomeRow]:
         """The best config of each workload against its fastest baseline."""
@@ -241,6 +260,21 @@ class Ledger:
             changes_bits=changes,
         )
         self._configs.add((workload.operator, config.digest))
+
+    def _put_artifact(self, session: Session, artifact: Artifact | None) -> None:
+        if artifact is None or artifact.key in self._artifacts:
+            return
+        store.put_artifact(
+            session,
+            key=artifact.key,
+            arch=artifact.arch,
+            entry=artifact.entry,
+            registers=artifact.registers,
+            local_bytes=artifact.local_bytes,
+            cubin_bytes=len(artifact.cubin),
+            dsl=self._target.toolchain.dsl,
+        )
+        self._artifacts.add(artifact.key)
 
     def _set_stale(self, session: Session) -> None:
         for trial in trials(session, self._id):

@@ -27,10 +27,9 @@ class Progress:
         self._skipped = 0
         self._started = time.monotonic()
 
-    def start(self, total: int | None) -> None:
-        """How many trials there are to make; None when only time limits them."""
+    def expect(self, total: int | None) -> None:
+        """How many trials there are to make, as far as is known; None when only time limits them."""
         self.total = total
-        self._started = time.monotonic()
         self.show()
 
     def skip(self, count: int) -> None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ SCHEMA = pa.schema(
         pa.field("throttled", pa.list_(pa.bool_()), nullable=False),
     ]
 )
-WORDS = [field.name for field in SCHEMA if pa.types.is_dictionary(field.type)]
+WORDS = [column.name for column in SCHEMA if pa.types.is_dictionary(column.type)]
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class About:
     """The campaign file's text."""
     sampling: str
     """Which configs were measured, in words."""
+    facts: Mapping[str, float] = field(default_factory=dict)
+    """Figures of the target that were measured beside, e.g. ``copy_bytes_a_us``."""
 
     def to_json(self) -> str:
         return canonical_json(
@@ -71,6 +75,7 @@ class About:
                 "version": self.version,
                 "campaign": self.campaign,
                 "sampling": self.sampling,
+                "facts": dict(self.facts),
             }
         )
 
@@ -105,11 +110,11 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
     if not columns["workload"]:
         raise MegatuneError(f"nothing to write to {path}: no measurements of that target and regime")
     arrays = []
-    for field in SCHEMA:
-        if pa.types.is_dictionary(field.type):
-            arrays.append(pa.array(columns[field.name], pa.string()).dictionary_encode())
+    for column in SCHEMA:
+        if pa.types.is_dictionary(column.type):
+            arrays.append(pa.array(columns[column.name], pa.string()).dictionary_encode())
         else:
-            arrays.append(pa.array(columns[field.name], field.type))
+            arrays.append(pa.array(columns[column.name], column.type))
     return write_table(path, pa.Table.from_arrays(arrays, schema=SCHEMA), about)
 
 
@@ -181,8 +186,9 @@ def _about(path: Path, metadata: bytes | None) -> About:
                 version=str(fields["version"]),
                 campaign=str(fields["campaign"]),
                 sampling=str(fields["sampling"]),
+                facts={str(name): float(value) for name, value in fields["facts"].items()},
             )
-    except (ValueError, TypeError, KeyError, MegatuneError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, MegatuneError) as error:
         raise MegatuneError(f"{path} is not a recording: its metadata cannot be read ({error})") from error
     raise MegatuneError(
         f"{path} is a recording of version {version}, this Megatune reads version {SCHEMA_VERSION}: "

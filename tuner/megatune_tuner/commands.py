@@ -1,0 +1,241 @@
+"""The commands ``run``, ``record`` and ``status``, for the one ``megatune`` command to compose.
+
+What they need is imported when they run: ``megatune --help`` should not wait for Optuna or a database library.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Annotated
+from typing import Any
+
+import typer
+
+if TYPE_CHECKING:
+    from megatune_db.queries import CampaignRow
+    from megatune_tuner.campaign import Summary
+    from megatune_tuner.progress import Progress
+    from megatune_tuner.recording_run import RecordSummary
+
+app = typer.Typer(help="Tune and record.", add_completion=False)
+
+PIPE_COLUMNS = 120
+"""Width of tables where stdout is no terminal and nothing says how wide it is."""
+DEFAULT_DATABASE = Path("megatune.db")
+INTERRUPTED = 130
+
+CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", dir_okay=False, help="The campaign file.")]
+DatabaseOption = Annotated[
+    Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database for the measurements.")
+]
+GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Index of the GPU to measure on.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command(epilog="Example: megatune run kimi-k3.toml --db tuned.db")
+def run(
+    campaign: CampaignArgument,
+    db: DatabaseOption = DEFAULT_DATABASE,
+    gpu: GpuOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a campaign, or go on with it: nothing that was measured is measured again.
+
+    Ctrl-C stops after the current measurement; the same command goes on.
+    """
+    from megatune_db.records import CampaignState
+    from megatune_tuner.campaign_file import load_campaign
+    from megatune_tuner.execution import run_file
+
+    summary = run_file(load_campaign(campaign), db, progress=_progress(), gpu=gpu)
+    if as_json:
+        _print_json(_run_report(summary))
+    else:
+        _print_run(summary)
+    if summary.interrupted:
+        typer.echo(f"stopped; to go on: megatune run {campaign} --db {db}", err=True)
+        raise typer.Exit(INTERRUPTED)
+    if not as_json and summary.state is CampaignState.FINISHED:
+        typer.echo(f"next: megatune plan --db {db}")
+
+
+@app.command(epilog="Example: megatune record kimi-k3.toml --out kimi-k3.parquet --db tuned.db")
+def record(
+    campaign: CampaignArgument,
+    out: Annotated[Path, typer.Option("--out", dir_okay=False, help="The file for the recording.")],
+    db: DatabaseOption = DEFAULT_DATABASE,
+    gpu: GpuOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure whole spaces, or the sample that the campaign file asks for, and write them to a recording for replay.
+
+    Ctrl-C stops after the current measurement; the same command goes on.
+    """
+    from megatune_tuner.campaign_file import load_campaign
+    from megatune_tuner.execution import record_file
+
+    summary = record_file(load_campaign(campaign), db, out, progress=_progress(), gpu=gpu)
+    if as_json:
+        _print_json(_record_report(summary))
+    else:
+        typer.echo(f"{summary.name}: {summary.complete} of {summary.cells} cells complete on {summary.target}")
+        typer.echo(_effort(summary.measured, summary.statuses, summary.wall_s, summary.measuring_s))
+        if summary.path is not None:
+            typer.echo(f"{summary.rows} measurements written to {summary.path}")
+    if summary.interrupted:
+        typer.echo(f"stopped; to go on: megatune record {campaign} --out {out} --db {db}", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+@app.command(epilog="Example: megatune status --db tuned.db")
+def status(db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -> None:
+    """Say how far the campaigns of a database have come."""
+    from megatune_db.queries import campaigns
+    from megatune_db.session import open_database
+
+    with open_database(db, read_only=True) as database, database.session() as session:
+        rows = campaigns(session)
+    if as_json:
+        _print_json({"campaigns": [_status_report(row) for row in rows]})
+    elif not rows:
+        typer.echo(f"{db} holds no campaign yet: megatune run CAMPAIGN.toml --db {db}")
+    else:
+        _print_status(rows)
+
+
+def _progress() -> Progress:
+    from megatune_tuner.progress import PlainProgress
+    from megatune_tuner.progress import RichProgress
+
+    return RichProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+def _run_report(summary: Summary) -> dict[str, Any]:
+    return {
+        "campaign": summary.name,
+        "state": summary.state,
+        "interrupted": summary.interrupted,
+        "target": summary.target,
+        "provenance": summary.provenance,
+        "workloads": summary.workloads,
+        "measured": summary.measured,
+        "reused": summary.reused,
+        "statuses": summary.statuses,
+        "speedup": summary.speedup,
+        "wall_s": round(summary.wall_s, 3),
+        "measuring_s": round(summary.measuring_s, 3),
+        "outcomes": [
+            {
+                "operator": row.operator,
+                "shape": row.shape,
+                "tokens": row.tokens,
+                "variant": row.variant,
+                "config": row.config,
+                "best_us": row.best_us,
+                "baseline": row.baseline,
+                "baseline_us": row.baseline_us,
+                "stage": row.stage,
+            }
+            for row in summary.outcomes
+        ],
+    }
+
+
+def _record_report(summary: RecordSummary) -> dict[str, Any]:
+    return {
+        "campaign": summary.name,
+        "interrupted": summary.interrupted,
+        "target": summary.target,
+        "file": str(summary.path) if summary.path is not None else None,
+        "rows": summary.rows,
+        "cells": summary.cells,
+        "complete": summary.complete,
+        "measured": summary.measured,
+        "statuses": summary.statuses,
+        "wall_s": round(summary.wall_s, 3),
+        "measuring_s": round(summary.measuring_s, 3),
+    }
+
+
+def _status_report(row: CampaignRow) -> dict[str, Any]:
+    return {
+        "campaign": row.name,
+        "state": row.state,
+        "target": row.target,
+        "budget": row.budget,
+        "workloads": row.workloads,
+        "trials": row.trials,
+        "reused": row.reused,
+        "statuses": row.statuses,
+        "wall_s": round(row.wall_s, 3),
+        "measuring_s": round(row.measuring_s, 3),
+        "started_at": row.started_at.isoformat() if row.started_at else None,
+        "finished_at": row.finished_at.isoformat() if row.finished_at else None,
+    }
+
+
+def _print_run(summary: Summary) -> None:
+    from rich.table import Table
+
+    table = Table("operator", "shape", "tokens", "best", "µs", "baseline", "µs", "speedup")
+    for row in summary.outcomes:
+        table.add_row(
+            row.operator,
+            row.shape,
+            str(row.tokens),
+            row.variant or "-",
+            _us(row.best_us),
+            row.baseline or "-",
+            _us(row.baseline_us),
+            f"{row.baseline_us / row.best_us:.2f}" if row.best_us and row.baseline_us else "-",
+        )
+    _print_table(table)
+    mean = f", {summary.speedup:.3f} times as fast as the baselines (geometric mean)" if summary.speedup else ""
+    typer.echo(f"{summary.name}: {summary.state}, {summary.workloads} workloads on {summary.target}{mean}")
+    reused = f", {summary.reused} reused" if summary.reused else ""
+    typer.echo(_effort(summary.measured, summary.statuses, summary.wall_s, summary.measuring_s) + reused)
+
+
+def _print_status(rows: list[CampaignRow]) -> None:
+    from rich.table import Table
+
+    table = Table("campaign", "state", "workloads", "trials", "by status", "wall", "measuring")
+    for row in rows:
+        share = f"{row.measuring_s / row.wall_s:.0%}" if row.wall_s else "-"
+        table.add_row(
+            row.name,
+            row.state,
+            str(row.workloads),
+            str(sum(row.trials.values())),
+            _counts(row.statuses),
+            f"{row.wall_s:.0f} s",
+            share,
+        )
+    _print_table(table)
+
+
+def _effort(measured: int, statuses: dict[Any, int], wall_s: float, measuring_s: float) -> str:
+    share = f" ({measuring_s / wall_s:.0%} of it measuring)" if measuring_s and wall_s else ""
+    return f"measured now: {measured}; all by status: {_counts(statuses)}; {wall_s:.0f} s{share}"
+
+
+def _counts(statuses: dict[Any, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(statuses.items())) or "none"
+
+
+def _us(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
+    Console(width=shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns, highlight=False).print(table)
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -1,0 +1,138 @@
+"""Running a campaign file from start to end: what the commands and the quickstart share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Mapping
+from contextlib import closing
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from megatune_db.session import open_database
+from megatune_kernels.operator import Workload
+from megatune_kernels.target import architecture
+from megatune_tuner.campaign import Configs
+from megatune_tuner.campaign import Summary
+from megatune_tuner.campaign import run_campaign
+from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.measuring import Builder
+from megatune_tuner.progress import Progress
+from megatune_tuner.recording_run import RecordSummary
+from megatune_tuner.recording_run import record
+from megatune_tuner.recordings import Recording
+from megatune_tuner.recordings import recording
+from megatune_tuner.recordings import shipped_recordings
+from megatune_tuner.runners.base import Runner
+from megatune_tuner.stopping import Stop
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a campaign measures with."""
+
+    runner: Runner
+    builder: Builder | None
+    configs: Configs | None
+    """The configs of a workload that can be measured; None: every legal one."""
+    facts: Mapping[str, float]
+    """Figures of the target that were measured beside."""
+
+
+@contextmanager
+def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
+    """The runner that a campaign names, and what it needs; closed at the end of the block.
+
+    :param gpu: index of the GPU to measure on.
+    :raises MegatuneError: when nothing can be measured: no GPU, no recording, or one that lacks what is asked for.
+    """
+    if campaign.runner.kind == "replay":
+        from megatune_tuner.runners.replay import ReplayRunner
+
+        found = _recording(campaign)
+        yield Equipment(ReplayRunner(found), None, found.configs, found.about.facts)
+        return
+    from megatune_tuner.compiling import CompilePool
+    from megatune_tuner.compiling import store_root
+    from megatune_tuner.runners.gpu import GpuRunner
+
+    with GpuRunner(gpu) as runner:
+        arch = architecture(runner.target.hardware.arch)
+        with closing(CompilePool(store_root(), arch)) as pool:
+            yield Equipment(runner, pool, None, runner.facts)
+
+
+def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, gpu: int = 0) -> Summary:
+    """Run a campaign into the database at ``db``, or go on with it; Ctrl-C stops it after the current measurement.
+
+    The errors are those of ``equipment``, ``open_database`` and ``run_campaign``.
+    """
+    with (
+        Stop() as stop,
+        open_database(db) as database,
+        equipment(campaign, gpu) as with_,
+        progress or Progress() as seen,
+    ):
+        return run_campaign(
+            campaign,
+            with_.runner,
+            database,
+            builder=with_.builder,
+            configs=with_.configs,
+            progress=seen,
+            stop=stop,
+        )
+
+
+def record_file(
+    campaign: Campaign, db: Path, out: Path, *, progress: Progress | None = None, gpu: int = 0
+) -> RecordSummary:
+    """Measure what ``[record]`` asks for into the database at ``db`` and write the recording ``out``.
+
+    The errors are those of ``equipment``, ``open_database`` and ``record``.
+    """
+    with (
+        Stop() as stop,
+        open_database(db) as database,
+        equipment(campaign, gpu) as with_,
+        progress or Progress() as seen,
+    ):
+        return record(
+            campaign,
+            with_.runner,
+            database,
+            out,
+            builder=with_.builder,
+            configs=with_.configs,
+            progress=seen,
+            stop=stop,
+            facts=with_.facts,
+        )
+
+
+def _recording(campaign: Campaign) -> Recording:
+    """The recording that a campaign replays; a path is relative to the campaign file's folder."""
+    name = campaign.runner.recording or ""
+    if name not in shipped_recordings():
+        name = str(Path(campaign.source).parent / name)
+    found = recording(name)
+    if found.about.regime != campaign.measuring_regime():
+        raise campaign.fault("regime", f"{found.name} was recorded {found.about.regime}; a replay has to say the same")
+    missing = [workload for workload in campaign.workloads() if not found.configs(workload)]
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise campaign.fault(
+            "runner.recording", f"{found.name} has no {missing[0]}{more}; {_recorded(found, missing[0])}"
+        )
+    return found
+
+
+def _recorded(found: Recording, like: Workload) -> str:
+    """What there is instead: the tokens of that shape, or else the shapes."""
+    tokens = sorted(
+        {other.tokens for other in found.workloads if (other.operator, other.dims) == (like.operator, like.dims)}
+    )
+    if tokens:
+        return f"recorded tokens: {', '.join(map(str, tokens))}"
+    shapes = dict.fromkeys(other.shape for other in found.workloads if other.operator == like.operator)
+    return f"recorded shapes: {'; '.join(shapes) or 'none of this operator'}"

@@ -1,0 +1,282 @@
+"""Recording: every config of every cell, or a sample of them, measured into the database and written to one file.
+
+Unlike a campaign this does not search, so that a recording shows the whole space. It can be killed and run again as
+often as needed: what the database holds is not measured twice.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections import deque
+from collections.abc import Iterator
+from collections.abc import Mapping
+from collections.abc import Sequence
+from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+
+from sqlalchemy.orm import Session
+
+from megatune_db.queries import ExportRow
+from megatune_db.queries import export_rows
+from megatune_db.records import CampaignState
+from megatune_db.records import Status
+from megatune_db.session import Database
+from megatune_kernels.canonical import digest
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.space import Space
+from megatune_kernels.target import architecture
+from megatune_tuner.campaign import Configs
+from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.candidates import Catalogue
+from megatune_tuner.ledger import Ledger
+from megatune_tuner.measuring import Builder
+from megatune_tuner.measuring import Job
+from megatune_tuner.measuring import Meter
+from megatune_tuner.measuring import wait_for_builds
+from megatune_tuner.progress import Progress
+from megatune_tuner.recording_file import About
+from megatune_tuner.recording_file import write_recording
+from megatune_tuner.runners.base import Runner
+from megatune_tuner.stopping import Stop
+
+AHEAD = 512
+"""Jobs whose artifacts are in the works: a cell that shares none with those before it compiles while they measure."""
+
+
+@dataclass(frozen=True)
+class RecordSummary:
+    """What a recording has come to."""
+
+    name: str
+    interrupted: bool
+    """Whether it was asked to stop before its end."""
+    target: str
+    path: Path | None
+    """None while no cell is complete, or after a stop."""
+    rows: int
+    cells: int
+    complete: int
+    """Cells whose configs are all measured; the file holds these alone."""
+    measured: int
+    """Measurements that this run took."""
+    statuses: dict[Status, int]
+    """Of those."""
+    wall_s: float
+    measuring_s: float
+    """Seconds of this run."""
+
+
+def record(
+    campaign: Campaign,
+    runner: Runner,
+    database: Database,
+    path: Path,
+    *,
+    builder: Builder | None = None,
+    configs: Configs | None = None,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    facts: Mapping[str, float] | None = None,
+) -> RecordSummary:
+    """Measure the cells of a campaign as ``[record]`` says, and write the complete ones to ``path``.
+
+    Of the budget, its seconds and finalists count. The other parameters and the errors are those of ``run_campaign``.
+
+    :param facts: figures of the target to keep with the measurements, such as its copy bandwidth.
+    """
+    with database.writer_lock():
+        recorder = _Recorder(campaign, runner, database, builder, configs, progress or Progress(), stop or Stop())
+        return recorder.run(path, facts or {})
+
+
+def sampled(catalogue: Catalogue, count: int | None, seed: int) -> list[Config]:
+    """The configs of a cell to record: all, or each variant's default and ``count`` more.
+
+    Those come in the order of a hash of the config and the seed, so that cells share as many as their spaces allow.
+    """
+    if count is None:
+        return list(catalogue.configs)
+    chosen = [catalogue.configs[index] for index in catalogue.defaults()]
+    ordered = sorted(catalogue.configs, key=lambda config: _place(config.digest, seed))
+    return list(dict.fromkeys([*chosen, *ordered[:count]]))
+
+
+@cache
+def _place(config: str, seed: int) -> str:
+    return digest([seed, config])
+
+
+@dataclass
+class _Cell:
+    workload: Workload
+    space: Space
+    left: list[Config]
+    """To be measured still, baselines first."""
+    times_us: dict[Config, float]
+    """Of what works."""
+
+
+class _Recorder:
+    def __init__(
+        self,
+        campaign: Campaign,
+        runner: Runner,
+        database: Database,
+        builder: Builder | None,
+        configs: Configs | None,
+        progress: Progress,
+        stop: Stop,
+    ) -> None:
+        self._started = time.monotonic()
+        self._campaign = campaign
+        self._runner = runner
+        self._database = database
+        self._configs = configs
+        self._progress = progress
+        self._stop = stop
+        self._spaces = campaign.spaces(architecture(runner.target.hardware.arch))
+        self._meter = Meter(runner, campaign.measuring_regime(), builder)
+        self._ledger = Ledger(database, campaign, runner.target, runner.provenance)
+        self._statuses: Counter[Status] = Counter()
+        self._complete: list[Workload] = []
+        self._works = False
+        self._in_the_works: deque[tuple[_Cell, Job]] = deque()
+
+    def run(self, path: Path, facts: Mapping[str, float]) -> RecordSummary:
+        self._ledger.begin()
+        state = CampaignState.FAILED
+        preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
+        try:
+            self._measure([preparing.submit(self._select, workload) for workload in self._spaces])
+            whole = len(self._complete) == len(self._spaces)
+            state = CampaignState.FINISHED if whole else CampaignState.STOPPED
+        except KeyboardInterrupt:
+            state = CampaignState.STOPPED
+            raise
+        finally:
+            preparing.shutdown(wait=True, cancel_futures=True)
+            wall_s = time.monotonic() - self._started
+            self._ledger.end(state, wall_s=wall_s, measuring_s=self._meter.measuring_s)
+        if self._complete and not self._works:
+            failures = ", ".join(f"{count} {status}" for status, count in self._statuses.items())
+            raise NothingMeasured(f"{self._campaign.source}: no config works: {failures}")
+        rows = self._write(path, facts) if self._complete and not self._stop.requested else 0
+        return RecordSummary(
+            name=self._campaign.name,
+            interrupted=self._stop.requested,
+            target=str(self._runner.target),
+            path=path if rows else None,
+            rows=rows,
+            cells=len(self._spaces),
+            complete=len(self._complete),
+            measured=self._statuses.total(),
+            statuses=dict(self._statuses),
+            wall_s=wall_s,
+            measuring_s=self._meter.measuring_s,
+        )
+
+    def _select(self, workload: Workload) -> _Cell:
+        space = self._spaces[workload]
+        try:
+            catalogue = Catalogue(space, self._configs(workload) if self._configs is not None else None)
+        except MegatuneError as error:
+            raise self._campaign.fault(str(workload), error) from error
+        baselines = [Config.of(name, {}) for name in operator(workload.operator).baselines]
+        chosen = sampled(catalogue, self._campaign.record.sample, self._campaign.record.seed)
+        known = self._ledger.known(workload)
+        left = [config for config in (*baselines, *chosen) if config.digest not in known]
+        medians = {config: known[config.digest].median_us for config in (*baselines, *chosen) if config.digest in known}
+        return _Cell(workload, space, left, {config: us for config, us in medians.items() if us is not None})
+
+    def _measure(self, selected: Sequence[Future[_Cell]]) -> None:
+        window = AHEAD if self._meter.ahead else 0
+        known = 0
+        for number, future in enumerate(selected, start=1):
+            cell = future.result()
+            self._ledger.put_configs(cell.workload, cell.space, cell.left)
+            known += len(cell.left)
+            self._progress.expect(round(known / number * len(selected)))
+            for config in cell.left:
+                self._in_the_works.append((cell, self._meter.job(cell.workload, config)))
+                if len(self._in_the_works) > window and not self._next():
+                    return
+            if not cell.left and not self._end_cell(cell):
+                return
+        while self._in_the_works:
+            if not self._next():
+                return
+
+    def _next(self) -> bool:
+        """Measure what was asked first, and end its cell if it was the last; False when it is time to stop."""
+        cell, job = self._in_the_works.popleft()
+        if self._ends() or not wait_for_builds([job], self._stop):
+            return False
+        measurement = self._meter.measure(job)
+        self._ledger.keep(measurement, job.artifact)
+        self._statuses[measurement.status] += 1
+        if measurement.median_us is not None:
+            cell.times_us[job.config] = measurement.median_us
+        self._progress.measured(job.workload, measurement.status, min(cell.times_us.values(), default=None))
+        return job.config is not cell.left[-1] or self._end_cell(cell)
+
+    def _end_cell(self, cell: _Cell) -> bool:
+        """Measure the best and the baselines again, interleaved, unless that was done; False when it is time to
+        stop."""
+        if cell.times_us and not (not cell.left and self._ledger.has_finals(cell.workload)):
+            baselines = [config for config in cell.times_us if config.variant not in cell.space.by_variant]
+            ranked = sorted(
+                (us, str(config), config) for config, us in cell.times_us.items() if config not in baselines
+            )
+            best = [config for _, _, config in ranked[: self._campaign.budget.finalists]]
+            jobs = [self._meter.job(cell.workload, config) for config in (*best, *baselines)]
+            if self._ends() or not wait_for_builds(jobs, self._stop):
+                return False
+            for job, measurement in self._meter.finalists(jobs):
+                self._ledger.keep(measurement, job.artifact)
+        self._works |= bool(cell.times_us)
+        self._complete.append(cell.workload)
+        return True
+
+    def _ends(self) -> bool:
+        seconds = self._campaign.budget.total_seconds
+        return self._stop.requested or (seconds is not None and time.monotonic() - self._started >= seconds)
+
+    def _write(self, path: Path, facts: Mapping[str, float]) -> int:
+        about = About(
+            target=self._runner.target,
+            regime=self._campaign.measuring_regime(),
+            version=version("megatune"),
+            campaign=self._campaign.text,
+            sampling=self._sampling(),
+            facts=dict(facts),
+        )
+        with self._database.session() as session:
+            return write_recording(path, self._rows(session), about)
+
+    def _rows(self, session: Session) -> Iterator[ExportRow]:
+        complete = {workload.digest for workload in self._complete}
+        rows = export_rows(
+            session,
+            target=self._runner.target.digest,
+            regime=self._campaign.measuring_regime(),
+            provenance=self._runner.provenance,
+        )
+        return (row for row in rows if row.measurement.workload in complete)
+
+    def _sampling(self) -> str:
+        asked = self._campaign.record
+        if asked.sample is None:
+            return "the whole space of each cell, and its baselines"
+        return (
+            f"each cell's {asked.sample} first configs in the order of a hash with seed {asked.seed}, "
+            "the default of each variant, and the baselines"
+        )
