@@ -17,7 +17,9 @@ def _group() -> None:
 
 @database_app.command(epilog="Example: megatune db upgrade --db tuned.db")
 def upgrade(
-    db: Annotated[Path, typer.Option("--db", help="The database.", dir_okay=False)],
+    db: Annotated[Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database.")] = Path(
+        "megatune.db"
+    ),
 ) -> None:
     """Bring a database that an older Megatune wrote to the schema of this one; a copy stays beside it."""
     from megatune_db.schema import upgrade as upgrade_schema

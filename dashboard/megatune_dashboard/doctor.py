@@ -12,7 +12,9 @@ from megatune_dashboard.console import print_json
 
 
 def doctor(
-    db: Annotated[Path | None, typer.Option("--db", help="A database to look at too.", dir_okay=False)] = None,
+    db: Annotated[
+        Path | None, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="A database to look at too.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what this machine can do, what is missing, and how to get it."""

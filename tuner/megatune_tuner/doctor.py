@@ -84,8 +84,32 @@ class Report:
         return {"can_measure": self.can_measure, **asdict(self)}
 
 
+@dataclass(frozen=True)
+class _Seen:
+    gpus: list[Gpu]
+    driver: str | None
+    cuda: str | None
+    trouble: str | None
+    """Why there are no GPUs."""
+
+
 def examine(database: Path | None = None) -> Report:
     """Look at the machine, and at the database where one is named."""
+    seen = _look_for_gpus()
+    gpus = seen.gpus
+    findings = [_python(), *_gpus(gpus, seen.trouble), _launching(gpus), _compiling(), _torch(gpus), _disk(database)]
+    if database is not None:
+        findings.append(_database(database))
+    links = _links() if len(gpus) > 1 else ()
+    return Report(tuple(findings), tuple(gpus), seen.driver, seen.cuda, links)
+
+
+def visible_gpus() -> tuple[Gpu, ...]:
+    """The GPUs that a process can use here, whether or not anything can be measured on them."""
+    return tuple(_look_for_gpus().gpus)
+
+
+def _look_for_gpus() -> _Seen:
     gpus, cuda, trouble = _probed_gpus()
     listed, driver, tool_trouble = _listed_gpus()
     if trouble is not None:
@@ -93,10 +117,7 @@ def examine(database: Path | None = None) -> Report:
         gpus, trouble = listed, tool_trouble
     elif listed and not gpus:
         trouble = f"none of {len(listed)} NVIDIA GPUs can be seen: look at CUDA_VISIBLE_DEVICES"
-    findings = [_python(), *_gpus(gpus, trouble), _launching(gpus), _compiling(), _torch(gpus), _disk(database)]
-    if database is not None:
-        findings.append(_database(database))
-    return Report(tuple(findings), tuple(gpus), driver, cuda, _links() if len(gpus) > 1 else ())
+    return _Seen(gpus, driver, cuda, trouble)
 
 
 def _python() -> Finding:

@@ -1,0 +1,148 @@
+"""``megatune quickstart``: from recorded measurements to a plan, on any machine."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from importlib.resources import files
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
+
+from megatune_dashboard.console import console
+from megatune_kernels.errors import NothingMeasured
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from megatune_planner.plan import Band
+    from megatune_planner.plan import Plan
+    from megatune_planner.plan import ShapePlan
+    from megatune_tuner.campaign_file import Campaign
+
+REPLAYED = "quickstart.toml"
+MEASURED = "quickstart-gpu.toml"
+INTERRUPTED = 130
+
+
+def quickstart(
+    db: Annotated[
+        Path, typer.Option("--db", dir_okay=False, help="The database for the measurements; the plan lies beside it.")
+    ] = Path(".megatune/quickstart.db"),
+) -> None:
+    """Replay a recorded campaign over a whole model, make a plan of it, and measure a little where there is a GPU.
+
+    Run again, it goes on where it stopped and measures nothing twice.
+    """
+    from megatune_tuner.doctor import examine
+    from megatune_tuner.doctor import visible_gpus
+
+    _run(REPLAYED, db)
+    if visible_gpus():
+        if examine().can_measure:
+            typer.echo("\nThere is a GPU: measuring three projections on it, which takes about a minute.")
+            try:
+                _run(MEASURED, db.with_name(f"{db.stem}-gpu{db.suffix}"))
+            except NothingMeasured as error:
+                typer.echo(f"No plan from this GPU: {error}")
+        else:
+            typer.echo("\nThere is a GPU, but nothing can be measured on it: `megatune doctor` says what is missing.")
+    typer.echo("\nNext, your own model on your own GPU: `megatune doctor`, then `megatune run --help`.")
+
+
+def _run(name: str, db: Path) -> None:
+    """Run a shipped campaign into a database, plan from it, and say what came of it."""
+    from megatune_db.session import open_database
+    from megatune_planner.drafting import draft_plan
+    from megatune_planner.drafting import keep_draft
+    from megatune_planner.exporters.base import write
+    from megatune_tuner.campaign_file import parse_campaign
+    from megatune_tuner.execution import run_file
+    from megatune_tuner.progress import PlainProgress
+    from megatune_tuner.progress import RichProgress
+
+    text = files("megatune_tuner").joinpath("data", "campaigns", name).read_text("utf-8")
+    campaign = parse_campaign(text, source=name)
+    summary = run_file(campaign, db, progress=RichProgress() if sys.stderr.isatty() else PlainProgress())
+    if summary.interrupted:
+        typer.echo("stopped; to go on: megatune quickstart", err=True)
+        raise typer.Exit(INTERRUPTED)
+    file = db.with_name(f"{campaign.name}.plan.json")
+    with open_database(db) as database, database.session() as session:
+        plan = draft_plan(session, name=campaign.name)
+        write({file.name: plan.to_json()}, file.parent)
+        keep_draft(session, plan)
+    out = console()
+    out.print(summary_table(plan, _projections(campaign)))
+    ratios = [ratio for operator in plan.content.operators for shape in operator.shapes for ratio in _ratios(shape)]
+    hardware = plan.content.target.fingerprint.hardware
+    counts = " and ".join(f"{count} {kind}" for kind, count in plan.content.coverage.measurements.items())
+    typer.echo(
+        f"\n{_mean(ratios):.2f} times as fast as {_baselines(plan)} (geometric mean of {len(ratios)} shapes and tokens "
+        f"on {hardware.gpu}; evidence: {counts} measurements)."
+    )
+    typer.echo(f"The plan is {file}, the measurements are in {db}.")
+    typer.echo(f"Look at it: megatune show {file}")
+    typer.echo(f"Ship it:    megatune export {file} --to json --out exported")
+
+
+def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
+    """One row a shape: what it is called, what serves which tokens, and what that gains over the baseline.
+
+    :param names: of the projections, by shape.
+    """
+    from rich.table import Table
+
+    table = Table("shape", "is", "tokens: what serves", "times as fast", "at best")
+    for operator in plan.content.operators:
+        for shape in operator.shapes:
+            ratios = _ratios(shape)
+            table.add_row(
+                f"{operator.name} {shape.shape}",
+                "\n".join(names.get(shape.shape, [])),
+                ", ".join(_served(shape.bands)),
+                f"{_mean(ratios):.2f}",
+                f"{max(ratios):.2f}",
+            )
+    return table
+
+
+def _served(bands: Iterable[Band]) -> Iterable[str]:
+    """Neighbouring bands of one variant are told as one."""
+    for variant, run in groupby(bands, key=lambda b: b.decision.variant if b.decision.kind == "config" else "stock"):
+        found = list(run)
+        first, last = found[0].tokens_lo, found[-1].tokens_hi
+        tokens = f"{first}+" if last is None else str(first) if first == last else f"{first}-{last}"
+        yield f"{tokens}: {variant}"
+
+
+def _ratios(shape: ShapePlan) -> list[float]:
+    """The baseline's time by the decision's, at every measured number of tokens."""
+    return [point.baseline_latency.median_us / point.latency.median_us for band in shape.bands for point in band.points]
+
+
+def _mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _baselines(plan: Plan) -> str:
+    return " and ".join(sorted({name for operator in plan.content.operators for name in operator.baselines}))
+
+
+def _projections(campaign: Campaign) -> dict[str, list[str]]:
+    """What the projections of the campaign's model are called, by shape."""
+    from megatune_kernels.models import model
+    from megatune_kernels.operator import Workload
+    from megatune_kernels.projection.shapes import projection_shapes
+
+    found: dict[str, list[str]] = {}
+    if campaign.model is not None:
+        for parallel in campaign.model.parallels:
+            for projection in projection_shapes(model(campaign.model.name), parallel):
+                shape = Workload.of("projection", {"n": projection.n, "k": projection.k}, 1).shape
+                found.setdefault(shape, []).append(f"TP{parallel.tensor} {projection.name}")
+    return found
