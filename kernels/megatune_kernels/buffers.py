@@ -9,8 +9,6 @@ class Buffers(Protocol):
     """``copies`` distinct sets of operands of one workload on the current GPU, with float64 references."""
 
     copies: int
-    bytes_a_copy: int
-    """Bytes of one set that a launch reads from memory: what rotating has to push out of the L2."""
 
     def pointers(self, copy: int) -> tuple[int, ...]:
         """Device addresses in the order of the entry's parameters."""

@@ -159,6 +159,10 @@ class Operator(ABC):
         """Bytes from memory, bytes over links and flops of one launch."""
 
     @abstractmethod
+    def rotating_bytes(self, workload: Workload) -> int:
+        """Bytes of what must be cold in one set of operands: those that a decode step reads from memory."""
+
+    @abstractmethod
     def inputs(self, workload: Workload, copies: int, seed: int) -> Any:
         """Random operands on the current GPU, ``copies`` distinct sets, with outputs to poison. Needs torch.
 

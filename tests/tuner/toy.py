@@ -91,6 +91,9 @@ class Toy(Operator):
     def cost(self, workload: Workload, config: Config) -> Cost:
         return Cost(2 * workload["n"] * workload["k"], 0, 2 * workload["n"] * workload["k"] * workload.tokens)
 
+    def rotating_bytes(self, workload: Workload) -> int:
+        return workload["n"]
+
     def inputs(self, workload: Workload, copies: int, seed: int) -> Any:
         raise AssertionError("the toy runs nowhere")
 

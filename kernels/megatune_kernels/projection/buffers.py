@@ -1,10 +1,10 @@
 """Operands of a projection on the current GPU, with float64 references. Imports torch.
 
 The bound that an output must keep to is derived, not chosen. The result is rounded once to BF16 (8 significant bits:
-half a unit in the last place is at most 2^-8 of the value) after a sum of k products in FP32. Rounding errors of a sum of k
-terms, seen as a random walk, stay within a few times sqrt(k) 2^-24 of the sum of magnitudes (Higham and Mary, A new
-approach to probabilistic rounding error analysis, 2019); the factor 8 leaves the chance of a false alarm negligible
-over millions of outputs, and a single lost or doubled product still shows.
+half a unit in the last place is at most 2^-8 of the value) after a sum of k products in FP32. Rounding errors of a sum
+of k terms, seen as a random walk, stay within a few times sqrt(k) 2^-24 of the sum of magnitudes (Higham and Mary, A
+new approach to probabilistic rounding error analysis, 2019); the factor 8 leaves the chance of a false alarm
+negligible over millions of outputs, and a single lost or doubled product still shows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ SETS = 2
 
 
 class ProjectionBuffers:
-    """``copies`` of x [tokens, k], w [n, k] and y [tokens, n]; every copy has values of its own."""
+    """x [tokens, k], and ``copies`` of w [n, k] and y [tokens, n] that differ in their values.
+
+    Weights rotate and activations do not: in a decode step the weights come from memory, while the predecessor has just
+    left the activations in the L2.
+    """
 
     def __init__(self, workload: Workload, copies: int, seed: int, device: str = "cuda") -> None:
         n, k, tokens = workload["n"], workload["k"], workload.tokens
         self.copies = copies
-        self.bytes_a_copy = n * k * 2
         self._active = 0
         random = torch.Generator(device=device).manual_seed(seed)
         self._w = torch.empty(copies, n, k, dtype=torch.bfloat16, device=device)
         self._w.normal_(generator=random)
-        self._x = torch.empty(copies, tokens, k, dtype=torch.bfloat16, device=device)
+        self._x = torch.empty(tokens, k, dtype=torch.bfloat16, device=device)
         self._y = torch.empty(copies, tokens, n, dtype=torch.bfloat16, device=device)
-        self._choices = torch.empty(SETS, copies, tokens, k, dtype=torch.bfloat16, device=device)
+        self._choices = torch.empty(SETS, tokens, k, dtype=torch.bfloat16, device=device)
         self._choices.normal_(generator=random)
         self._low = torch.empty(SETS, copies, tokens, n, dtype=torch.float32, device=device)
         self._high = torch.empty_like(self._low)
@@ -43,7 +46,7 @@ class ProjectionBuffers:
             # One copy at a time: float64 weights take four times their room.
             w = self._w[copy].double()
             for choice in range(SETS):
-                x = self._choices[choice, copy].double()
+                x = self._choices[choice].double()
                 exact = x @ w.T
                 magnitudes = x.abs() @ w.abs().T
                 bound = HALF_ULP * exact.abs() + RANDOM_WALK * math.sqrt(k) * FP32_UNIT * magnitudes
@@ -52,7 +55,7 @@ class ProjectionBuffers:
         self._x.copy_(self._choices[0])
 
     def pointers(self, copy: int) -> tuple[int, ...]:
-        return self._x[copy].data_ptr(), self._w[copy].data_ptr(), self._y[copy].data_ptr()
+        return self._x.data_ptr(), self._w[copy].data_ptr(), self._y[copy].data_ptr()
 
     def refresh(self) -> None:
         self._active = (self._active + 1) % SETS
@@ -78,4 +81,4 @@ class ProjectionBuffers:
 
     def torch_mm(self, copy: int) -> None:
         """Enqueue cuBLAS through torch on the current stream."""
-        torch.mm(self._x[copy], self._w[copy].T, out=self._y[copy])
+        torch.mm(self._x, self._w[copy].T, out=self._y[copy])

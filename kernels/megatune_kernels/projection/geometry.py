@@ -153,6 +153,29 @@ class Mma:
         return self.k_unroll * self.copies_a_tile * WARP * COPY_BYTES
 
     @property
+    def tiles_a_line(self) -> int:
+        """Tiles of K that one copy instruction spans: two fill a line of 128 bytes."""
+        return min(2, self.k_unroll)
+
+    @property
+    def line_bytes(self) -> int:
+        return self.tiles_a_line * TILE_K * BF16_BYTES
+
+    @property
+    def lanes_a_row(self) -> int:
+        """Neighbouring lanes that copy a line of one row."""
+        return self.line_bytes // COPY_BYTES
+
+    @property
+    def rows_a_copy(self) -> int:
+        """Rows that one copy instruction of a warp touches."""
+        return WARP // self.lanes_a_row
+
+    def piece(self, tile: int, stream: int, row: int) -> int:
+        """Where in a stage the fragments of the rows from ``row`` on lie: [tile][stream of 8 rows][row][quad lane]."""
+        return ((tile * self.copies_a_tile + stream + row // 8) * WARP + row % 8 * 4) * COPY_BYTES
+
+    @property
     def pitch(self) -> int:
         return self.rows + PITCH_PAD
 

@@ -7,8 +7,9 @@ through ``stages`` asynchronous copies in shared memory.
 
 A dot product does not care in which order K is visited as long as both operands agree. Within 32 elements of K, lane c
 of a quad takes elements 8c to 8c+7 of each of its rows, which are 16 contiguous bytes, as its fragments of two
-m16n8k16 instructions. So each thread copies exactly what it will itself multiply: there is no barrier in the main
-loop, no swizzle, and every access is 16 bytes wide and free of bank conflicts.
+m16n8k16 instructions. So shared memory holds fragments: every access is 16 bytes wide and free of bank conflicts, with
+no swizzle. Copies are dealt to lanes by another rule, whole 128-byte lines of as few rows as possible, since the L1
+looks up one line at a time. Both belong to one warp, which has its own stages: the main loop has no block barrier.
 """
 
 from __future__ import annotations
@@ -36,12 +37,32 @@ from megatune_kernels.projection.geometry import WARP
 
 
 @cute.jit
-def _copy(slot: Int32, starts: list[Int64], offset: Int64, first: cutlass.Constexpr, kernel: cutlass.Constexpr) -> None:
-    """Copy one step of some of the streams of a thread; ``first`` is the first stream's place within a tile."""
-    for u in cutlass.range_constexpr(kernel.k_unroll):
-        for i in cutlass.range_constexpr(len(starts)):
-            place = slot + Int32((u * kernel.copies_a_tile + first + i) * WARP * COPY_BYTES)
-            copy_async(place, starts[i] + offset + u * TILE_K * BF16_BYTES, through_l1=first > 0)
+def _copy(
+    slot: Int32,
+    source: Int64,
+    row_bytes: Int64,
+    row: Int32,
+    limit: Int32,
+    streams: cutlass.Constexpr,
+    first: cutlass.Constexpr,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """Copy a stage of ``streams`` x 8 rows of w or x.
+
+    :param slot: where this lane's first piece goes.
+    :param source: where this lane's first piece comes from.
+    :param row: this lane's first row; rows from ``limit`` on are not there, and what they leave is never stored.
+    :param first: place of the first stream within a tile.
+    """
+    for line in cutlass.range_constexpr(kernel.k_unroll // kernel.tiles_a_line):
+        for j in cutlass.range_constexpr(streams * TILE_TOKENS // kernel.rows_a_copy):
+            place = kernel.piece(line * kernel.tiles_a_line, first, j * kernel.rows_a_copy)
+            if row + j * kernel.rows_a_copy < limit:
+                copy_async(
+                    slot + Int32(place),
+                    source + row_bytes * (j * kernel.rows_a_copy) + line * kernel.line_bytes,
+                    through_l1=first > 0,
+                )
 
 
 @cute.jit
@@ -81,67 +102,68 @@ def _kernel(
         cute.arch.griddepcontrol_launch_dependents()
     lane = thread % WARP
     warp = cute.arch.make_warp_uniform(thread // WARP)
-    group = lane // 4
-    quad_lane = lane % 4
     row_warp = warp % kernel.row_warps
     k_warp = warp // kernel.row_warps
     first_row = tile * kernel.rows
     warp_row = row_warp * kernel.rows_a_warp
-    width_bytes = Int64(k) * BF16_BYTES
+    row_bytes = Int64(k) * BF16_BYTES
     step_bytes = kernel.k_unroll * TILE_K * BF16_BYTES
     steps = k // (kernel.k_unroll * TILE_K)
     first_step = rank * kernel.k_warps + k_warp
     stride = kernel.split_k * kernel.k_warps
-    offset = Int64(quad_lane * COPY_BYTES)
 
-    weight_starts = []
-    for i in cutlass.range_constexpr(2 * kernel.row_tiles):
-        # Rows and tokens past the end read the last one again: their sums are not stored.
-        row = cutlass.min(first_row + warp_row + group + i * (TILE_ROWS // 2), n - 1)
-        weight_starts.append(w.toint() + Int64(row) * width_bytes + offset)
-    token_starts = []
-    for j in cutlass.range_constexpr(kernel.token_tiles):
-        token = cutlass.min(group + j * TILE_TOKENS, tokens - 1)
-        token_starts.append(x.toint() + Int64(token) * width_bytes + offset)
-
+    # Which row and which 16 bytes of a line this lane copies, and where the lane that multiplies them looks.
+    row = lane // kernel.lanes_a_row
+    piece = lane % kernel.lanes_a_row
+    weights = w.toint() + Int64(first_row + warp_row + row) * row_bytes + Int64(piece * COPY_BYTES)
+    activations = x.toint() + Int64(row) * row_bytes + Int64(piece * COPY_BYTES)
+    weight_rows = n - first_row - warp_row
     shared = Int32(cute.arch.get_dyn_smem(Float32, alignment=16).toint())
-    slots = shared + warp * (kernel.stages * kernel.stage_bytes) + lane * COPY_BYTES
+    stages = shared + warp * (kernel.stages * kernel.stage_bytes)
+    landing = stages + (piece // 4) * (kernel.copies_a_tile * WARP * COPY_BYTES) + (row * 4 + piece % 4) * COPY_BYTES
+    fragments = stages + lane * COPY_BYTES
     sums = cute.make_rmem_tensor(kernel.row_tiles * kernel.token_tiles * 4, Float32)
     for i in cutlass.range_constexpr(kernel.row_tiles * kernel.token_tiles * 4):
         sums[i] = Float32(0.0)
+    w_streams, x_streams = 2 * kernel.row_tiles, kernel.token_tiles
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if first_step + s * stride < steps:
             at = Int64(first_step + s * stride) * step_bytes
-            _copy(slots + Int32(s * kernel.stage_bytes), weight_starts, at, 0, kernel)
+            slot = landing + Int32(s * kernel.stage_bytes)
+            _copy(slot, weights + at, row_bytes, row, weight_rows, w_streams, 0, kernel)
     if cutlass.const_expr(kernel.pdl):
         cute.arch.griddepcontrol_wait()
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if first_step + s * stride < steps:
             at = Int64(first_step + s * stride) * step_bytes
-            _copy(slots + Int32(s * kernel.stage_bytes), token_starts, at, 2 * kernel.row_tiles, kernel)
+            slot = landing + Int32(s * kernel.stage_bytes)
+            _copy(slot, activations + at, row_bytes, row, tokens, x_streams, w_streams, kernel)
         cute.arch.cp_async_commit_group()
 
-    slot = Int32(0)
+    now = Int32(0)
     ahead = Int32((kernel.stages - 1) * kernel.stage_bytes)
     for step in cutlass.range(first_step, steps, stride):
-        # Each thread waits for its own copies alone and reads nothing that another thread copied.
+        # Behind this point every lane's copies have landed, and every lane is done with the stage before.
         cute.arch.cp_async_wait_group(kernel.stages - 2)
+        cute.arch.sync_warp()
         later = step + (kernel.stages - 1) * stride
         if later < steps:
             at = Int64(later) * step_bytes
-            _copy(slots + ahead, weight_starts, at, 0, kernel)
-            _copy(slots + ahead, token_starts, at, 2 * kernel.row_tiles, kernel)
+            _copy(landing + ahead, weights + at, row_bytes, row, weight_rows, w_streams, 0, kernel)
+            _copy(landing + ahead, activations + at, row_bytes, row, tokens, x_streams, w_streams, kernel)
         cute.arch.cp_async_commit_group()
-        _multiply(sums, slots + slot, kernel)
-        ahead = slot
-        slot = slot + kernel.stage_bytes
-        if slot == kernel.stages * kernel.stage_bytes:
-            slot = Int32(0)
+        _multiply(sums, fragments + now, kernel)
+        ahead = now
+        now = now + kernel.stage_bytes
+        if now == kernel.stages * kernel.stage_bytes:
+            now = Int32(0)
 
     # The stages are free once every warp is through; the partials take their place.
     cute.arch.cp_async_wait_group(0)
     cute.arch.sync_threads()
+    group = lane // 4
+    quad_lane = lane % 4
     part = shared + k_warp * (kernel.padded_tokens * kernel.pitch * FP32_BYTES)
     for i in cutlass.range_constexpr(kernel.row_tiles):
         for j in cutlass.range_constexpr(kernel.token_tiles):

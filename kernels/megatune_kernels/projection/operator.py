@@ -102,6 +102,9 @@ class Projection(Operator):
         n, k, tokens = workload["n"], workload["k"], workload.tokens
         return Cost(memory_bytes=BF16_BYTES * (n * k + tokens * k + tokens * n), link_bytes=0, flops=2 * tokens * n * k)
 
+    def rotating_bytes(self, workload: Workload) -> int:
+        return BF16_BYTES * workload["n"] * workload["k"]
+
     def inputs(self, workload: Workload, copies: int, seed: int) -> ProjectionBuffers:
         from megatune_kernels.projection.buffers import ProjectionBuffers
 

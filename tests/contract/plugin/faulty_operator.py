@@ -83,6 +83,9 @@ class Faulty(Operator):
     def cost(self, workload: Workload, config: Config) -> Cost:
         return Cost(8 * workload["n"], 0, workload["n"])
 
+    def rotating_bytes(self, workload: Workload) -> int:
+        return 8 * workload["n"]
+
     def inputs(self, workload: Workload, copies: int, seed: int) -> _Buffers:
         return _Buffers(workload["n"], copies)
 
@@ -95,7 +98,6 @@ class _Buffers:
         import torch
 
         self.copies = copies
-        self.bytes_a_copy = 4 * n
         self._x = torch.rand(copies, n, dtype=torch.float32, device="cuda")
         self._y = torch.empty_like(self._x)
 

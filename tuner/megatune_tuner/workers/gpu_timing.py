@@ -184,7 +184,7 @@ class Bench:
             for i in range(launches):
                 enqueue(stream, i % buffers.copies)
 
-        flush = buffers.copies * buffers.bytes_a_copy if job.cold else 0
+        flush = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
         if not job.graph:
             return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None)
         builder = self._stream.create_graph_builder()
@@ -197,8 +197,8 @@ class Bench:
 
     def _buffers(self, job: Job) -> Buffers:
         tuned = operator(job.workload.operator)
-        bytes_a_copy = max(1, tuned.cost(job.workload, job.config).memory_bytes)
-        copies = max(2, math.ceil(FLUSH_L2 * self.device.l2_bytes / bytes_a_copy)) if job.cold else 1
+        rotating = tuned.rotating_bytes(job.workload)
+        copies = max(2, math.ceil(FLUSH_L2 * self.device.l2_bytes / rotating)) if job.cold else 1
         key = (job.workload, copies)
         if self._held is None or self._held[0] != key:
             self._held = None
