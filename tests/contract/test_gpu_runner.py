@@ -31,7 +31,7 @@ from tests.contract.runner_contract import RunnerContract
 
 pytestmark = pytest.mark.gpu
 
-RUN_LIMIT_S = 20.0
+RUN_LIMIT_S = 12.0
 WATCH_S = 1.5
 """Longer than the worker looks away."""
 

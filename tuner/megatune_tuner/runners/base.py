@@ -49,6 +49,11 @@ class Runner(ABC):
     def target(self) -> Target:
         """What is measured on; constant over the runner's life."""
 
+    @property
+    def facts(self) -> dict[str, float]:
+        """Figures of the target beside the measurements, their units in their names; recordings keep them."""
+        return {}
+
     @abstractmethod
     def measure(self, request: Request) -> Measurement:
         """Verify, time, verify again (stage ``search``)."""
