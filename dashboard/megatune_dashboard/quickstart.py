@@ -65,8 +65,7 @@ def _run(name: str, db: Path) -> None:
     from megatune_tuner.progress import PlainProgress
     from megatune_tuner.progress import RichProgress
 
-    text = files("megatune_tuner").joinpath("data", "campaigns", name).read_text("utf-8")
-    campaign = parse_campaign(text, source=name)
+    campaign = parse_campaign(_shipped(name), source=name)
     summary = run_file(campaign, db, progress=RichProgress() if sys.stderr.isatty() else PlainProgress())
     if summary.interrupted:
         typer.echo("stopped; to go on: megatune quickstart", err=True)
@@ -88,6 +87,10 @@ def _run(name: str, db: Path) -> None:
     typer.echo(f"The plan is {file}, the measurements are in {db}.")
     typer.echo(f"Look at it: megatune show {file}")
     typer.echo(f"Ship it:    megatune export {file} --to json --out exported")
+
+
+def _shipped(name: str) -> str:
+    return files("megatune_tuner").joinpath("data", "campaigns", name).read_text("utf-8")
 
 
 def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:

@@ -90,6 +90,13 @@ def test_a_machine_with_two_gpus(machine: Machine) -> None:
     ]
 
 
+def test_one_gpu_that_works_is_enough(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine([{**H200, "memory_bytes": None}, H200], None)
+    monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")
+    assert [state(examine(), f"gpu {index}") for index in (0, 1)] == [State.BROKEN, State.OK]
+    assert examine().can_measure
+
+
 def test_a_driver_without_the_gpu_extra(machine: Machine) -> None:
     machine(None, "0, NVIDIA H200, 9.0, 143771, 580.95.05")
     report = examine()

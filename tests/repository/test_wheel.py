@@ -42,7 +42,6 @@ def test_it_holds_the_five_packages_and_their_data(wheel: Path) -> None:
     assert not [name for name in names if "/tests/" in name or name.endswith(".pyc")]
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_installs_beside_the_package_named_kernels(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv", with_pip=True)

@@ -76,9 +76,9 @@ class Report:
 
     @property
     def can_measure(self) -> bool:
-        """Whether a campaign with the runner ``gpu`` can run here."""
-        needed = ("gpu", "launching", "compiling", "torch")
-        return all(finding.state is State.OK for finding in self.findings if finding.subject.split()[0] in needed)
+        """Whether a campaign with the runner ``gpu`` can run here, on one GPU at least."""
+        fine = [finding.subject for finding in self.findings if finding.state is State.OK]
+        return {"launching", "compiling", "torch"} <= set(fine) and any(name.startswith("gpu ") for name in fine)
 
     def to_dict(self) -> dict[str, Any]:
         return {"can_measure": self.can_measure, **asdict(self)}

@@ -1,0 +1,186 @@
+"""``megatune quickstart`` over a small recording made here: the better variant changes with the tokens."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from megatune_dashboard import quickstart as quickstart_module
+from megatune_dashboard.command import app
+from megatune_db.queries import ExportRow
+from megatune_db.records import Measurement
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.target import Hardware
+from megatune_kernels.target import Target
+from megatune_kernels.target import Toolchain
+from megatune_kernels.target import architecture
+from megatune_planner.plan import Plan
+from megatune_tuner import doctor
+from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.recording_file import About
+from megatune_tuner.recording_file import write_recording
+from megatune_tuner.recordings import shipped_recordings
+
+TARGET = Target(
+    Hardware("NVIDIA H200", "sm_90a", "2335", 132, 60 * 2**20, 140 * 2**30, "none"),
+    Toolchain("580.0", "13.0", "4.8.1", "2.13.0"),
+)
+CUBLAS = Config.of("cublas", {})
+CAMPAIGN = """
+name = "small"
+tokens = [1, 4]
+
+[[shapes]]
+operator = "projection"
+n = 2304
+k = 1536
+
+[[shapes]]
+operator = "projection"
+n = 1536
+k = 7168
+
+[budget]
+trials = 6
+finalists = 2
+
+[runner]
+kind = "replay"
+recording = "RECORDING"
+"""
+
+
+def time_us(workload: Workload, config: Config) -> float:
+    """Variant simt wins at one token and loses at four; cuBLAS is 1.5 times as slow as the better one."""
+    better = "simt" if workload.tokens == 1 else "mma"
+    return 4.0 * {better: 1.0, "cublas": 1.5}.get(config.variant, 2.0)
+
+
+def rows(workload: Workload, gain: float) -> list[ExportRow]:
+    configs = [*operator("projection").space(workload, architecture("sm_90a")).defaults(), CUBLAS]
+    found = []
+    for stage, session in ((Stage.SEARCH, ""), (Stage.FINAL, "s")):
+        for config in configs:
+            us = time_us(workload, config) / (1.0 if config == CUBLAS else gain)
+            samples = tuple(us * (1 + 0.0001 * step) for step in range(-5, 6))
+            measurement = Measurement(
+                workload=workload.digest,
+                config=config.digest,
+                target=TARGET.digest,
+                regime=Regime(),
+                stage=stage,
+                status=Status.OK,
+                provenance=Provenance.MEASURED,
+                session=session,
+                measured_at=datetime(2026, 1, 1),
+                samples_us=samples,
+                median_us=us,
+                low_us=samples[2],
+                high_us=samples[-3],
+                launches_a_sample=10,
+                flush_bytes=2**27,
+            )
+            fields = {**workload.to_dict(), "shape": workload.shape}
+            found.append(ExportRow(measurement=measurement, variant=config.variant, params=config.params, **fields))
+    return found
+
+
+@pytest.fixture
+def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the recording lies; what is shipped is replaced by ``CAMPAIGN``."""
+    path = tmp_path / "small.parquet"
+    text = CAMPAIGN.replace("RECORDING", str(path))
+    monkeypatch.setattr(quickstart_module, "_shipped", lambda name: text)
+    monkeypatch.setattr(doctor, "visible_gpus", tuple)
+    write(path)
+    return path
+
+
+def write(path: Path, gain: float = 1.0) -> None:
+    text = CAMPAIGN.replace('kind = "replay"', "").replace('recording = "RECORDING"', "")
+    every = [row for workload in parse_campaign(text).workloads() for row in rows(workload, gain)]
+    write_recording(path, every, About(TARGET, Regime(), version="0", campaign=text, sampling="defaults"))
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner(env={"COLUMNS": "160"}).invoke(app, ["quickstart", *arguments], prog_name="megatune")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_it_ends_with_a_plan_and_says_what_it_gains(campaign: Path, tmp_path: Path) -> None:
+    code, out, _ = run("--db", str(tmp_path / "new" / "small.db"))
+    assert code == 0
+    assert "1.50 times as fast as cublas (geometric mean of 4 shapes and tokens on NVIDIA H200" in out
+    assert "1: simt, 2-3: stock, 4: mma, 5+: stock" in out
+    file = tmp_path / "new" / "small.plan.json"
+    assert str(file) in out
+    assert Plan.load(file).content.name == "small"
+
+
+def test_it_names_the_projections_of_a_model() -> None:
+    names = quickstart_module._projections(parse_campaign(quickstart_module._shipped(quickstart_module.REPLAYED)))
+    assert names["k=7168,n=6288"] == ["TP8 kda_in_proj"]
+    assert names["k=768,n=7168"] == ["TP8 shared_down", "TP16 kda_o_proj", "TP16 o_proj"]
+
+
+def test_run_again_it_measures_nothing_twice(campaign: Path, tmp_path: Path) -> None:
+    db = tmp_path / "small.db"
+    first = run("--db", str(db))
+    write(campaign, gain=3.0)
+    assert run("--db", str(db))[:2] == first[:2]
+
+
+def test_without_a_gain_it_exits_3(campaign: Path, tmp_path: Path) -> None:
+    write(campaign, gain=0.5)
+    code, _, err = run("--db", str(tmp_path / "small.db"))
+    assert code == 3
+    assert "no gain" in err
+
+
+def test_without_its_recording_it_says_so(campaign: Path, tmp_path: Path) -> None:
+    campaign.unlink()
+    code, _, err = run("--db", str(tmp_path / "small.db"))
+    assert code == 2
+    assert "there is no recording" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_gpu_that_cannot_measure_yet_is_mentioned(
+    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = doctor.Gpu(0, "NVIDIA H200", "9.0", 2**37, None, None)
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: (gpu,))
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report((), (gpu,), "580.0", None, ()))
+    code, out, _ = run("--db", str(tmp_path / "small.db"))
+    assert code == 0
+    assert "nothing can be measured on it: `megatune doctor`" in out
+
+
+def test_a_gpu_that_can_measure_gets_a_campaign_and_a_database_of_its_own(
+    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = doctor.Gpu(0, "NVIDIA H200", "9.0", 2**37, 132, 60 * 2**20)
+    fine = tuple(doctor.Finding(what, doctor.State.OK, "") for what in ("gpu 0", "launching", "compiling", "torch"))
+    monkeypatch.setattr(doctor, "visible_gpus", lambda: (gpu,))
+    monkeypatch.setattr(doctor, "examine", lambda: doctor.Report(fine, (gpu,), "580.0", None, ()))
+    code, out, _ = run("--db", str(tmp_path / "small.db"))
+    assert code == 0
+    assert out.count("times as fast as cublas") == 2
+    assert (tmp_path / "small-gpu.db").exists()
+
+
+@pytest.mark.parametrize("name", [quickstart_module.REPLAYED, quickstart_module.MEASURED])
+def test_shipped_campaigns_are_valid(name: str) -> None:
+    campaign = parse_campaign(quickstart_module._shipped(name), source=name)
+    assert campaign.workloads()
+    assert campaign.budget.total_seconds is None or campaign.budget.total_seconds <= 60
+    assert campaign.runner.recording is None or campaign.runner.recording in shipped_recordings()
