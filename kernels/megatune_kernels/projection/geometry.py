@@ -22,6 +22,8 @@ COPY_BYTES = 16
 UNROLLED_STEPS = 16
 """With a static K, loops of at most this many steps are unrolled whole; longer ones would leave the instruction
 cache."""
+STREAM_BYTES = WARP * COPY_BYTES
+"""Bytes that a warp reads with one instruction: its fragments of 8 rows and 32 elements of K."""
 TILE_ROWS = 16
 TILE_TOKENS = 8
 TILE_K = 32
@@ -104,7 +106,10 @@ class Simt:
 
 @dataclass(frozen=True)
 class Mma:
-    """Variant ``mma``: a warp owns ``rows_a_warp`` rows of w and walks its share of K in stages."""
+    """Variant ``mma``: a warp owns ``rows_a_warp`` rows of w and walks its share of K in stages.
+
+    Warps that walk the same share of K, each with rows of its own, are a group and share the activations.
+    """
 
     padded_tokens: int
     warps: int
@@ -143,14 +148,23 @@ class Mma:
         return TILE_K * self.k_unroll
 
     @property
-    def copies_a_tile(self) -> int:
-        """16-byte copies of a thread for 32 elements of K: two rows a row tile, one token a token tile."""
-        return 2 * self.row_tiles + self.token_tiles
+    def weight_streams(self) -> int:
+        """Streams of a tile that hold weights, 8 rows each; those that hold tokens follow."""
+        return self.row_warps * 2 * self.row_tiles
+
+    @property
+    def tile_bytes(self) -> int:
+        """Bytes of 32 elements of K of a group of warps."""
+        return (self.weight_streams + self.token_tiles) * STREAM_BYTES
 
     @property
     def stage_bytes(self) -> int:
-        """Bytes of a stage of one warp."""
-        return self.k_unroll * self.copies_a_tile * WARP * COPY_BYTES
+        """Bytes of a stage of a group of warps."""
+        return self.k_unroll * self.tile_bytes
+
+    @property
+    def lines_a_stage(self) -> int:
+        return self.k_unroll // self.tiles_a_line
 
     @property
     def tiles_a_line(self) -> int:
@@ -173,7 +187,7 @@ class Mma:
 
     def piece(self, tile: int, stream: int, row: int) -> int:
         """Where in a stage the fragments of the rows from ``row`` on lie: [tile][stream of 8 rows][row][quad lane]."""
-        return ((tile * self.copies_a_tile + stream + row // 8) * WARP + row % 8 * 4) * COPY_BYTES
+        return tile * self.tile_bytes + (stream + row // 8) * STREAM_BYTES + row % 8 * 4 * COPY_BYTES
 
     @property
     def pitch(self) -> int:
@@ -181,13 +195,13 @@ class Mma:
 
     @property
     def registers(self) -> int:
-        """Registers that hold sums, fragments of one tile of K, and the addresses of the copies."""
-        return self.row_tiles * self.token_tiles * 4 + self.row_tiles * 8 + 4 + 2 * self.copies_a_tile
+        """Registers that hold sums, fragments of one tile of K, and addresses."""
+        return self.row_tiles * self.token_tiles * 4 + self.row_tiles * 8 + 4 + 4 * self.row_tiles + self.token_tiles
 
     @property
     def shared_bytes(self) -> int:
         partials = partial_bytes(self.k_warps, self.padded_tokens, self.pitch, self.split_k)
-        return max(self.warps * self.stages * self.stage_bytes, partials)
+        return max(self.k_warps * self.stages * self.stage_bytes, partials)
 
     def launch(self, workload: Workload) -> Launch:
         return Launch(

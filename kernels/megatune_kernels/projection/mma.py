@@ -2,14 +2,15 @@
 the DSL.
 
 A warp owns ``rows_a_warp`` rows of w and walks its share of K in steps of 32 x ``k_unroll`` elements; the warps of a
-block divide its rows first and K next, the blocks of a cluster divide K again (split-K). Weights and activations come
-through ``stages`` asynchronous copies in shared memory.
+block divide its rows first and K next, the blocks of a cluster divide K again (split-K). Warps that walk the same share
+of K are a group: they keep step and share the activations. Weights and activations come through ``stages``
+asynchronous copies in shared memory.
 
 A dot product does not care in which order K is visited as long as both operands agree. Within 32 elements of K, lane c
 of a quad takes elements 8c to 8c+7 of each of its rows, which are 16 contiguous bytes, as its fragments of two
 m16n8k16 instructions. So shared memory holds fragments: every access is 16 bytes wide and free of bank conflicts, with
 no swizzle. Copies are dealt to lanes by another rule, whole 128-byte lines of as few rows as possible, since the L1
-looks up one line at a time. Both belong to one warp, which has its own stages: the main loop has no block barrier.
+looks up one line at a time.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from megatune_kernels.projection.epilogue import sum_and_store
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
+from megatune_kernels.projection.geometry import STREAM_BYTES
 from megatune_kernels.projection.geometry import TILE_K
 from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.projection.geometry import TILE_TOKENS
@@ -37,44 +39,53 @@ from megatune_kernels.projection.geometry import WARP
 
 
 @cute.jit
-def _copy(
-    slot: Int32,
-    source: Int64,
-    row_bytes: Int64,
-    row: Int32,
-    limit: Int32,
-    streams: cutlass.Constexpr,
-    first: cutlass.Constexpr,
-    kernel: cutlass.Constexpr,
+def _copy_weights(
+    slot: Int32, source: Int64, row_bytes: Int64, row: Int32, limit: Int32, kernel: cutlass.Constexpr
 ) -> None:
-    """Copy a stage of ``streams`` x 8 rows of w or x.
+    """Copy a stage of this warp's rows of w.
 
     :param slot: where this lane's first piece goes.
     :param source: where this lane's first piece comes from.
     :param row: this lane's first row; rows from ``limit`` on are not there, and what they leave is never stored.
-    :param first: place of the first stream within a tile.
     """
-    for line in cutlass.range_constexpr(kernel.k_unroll // kernel.tiles_a_line):
-        for j in cutlass.range_constexpr(streams * TILE_TOKENS // kernel.rows_a_copy):
-            place = kernel.piece(line * kernel.tiles_a_line, first, j * kernel.rows_a_copy)
-            if row + j * kernel.rows_a_copy < limit:
-                copy_async(
-                    slot + Int32(place),
-                    source + row_bytes * (j * kernel.rows_a_copy) + line * kernel.line_bytes,
-                    through_l1=first > 0,
-                )
+    for line in cutlass.range_constexpr(kernel.lines_a_stage):
+        for j in cutlass.range_constexpr(kernel.rows_a_warp // kernel.rows_a_copy):
+            ahead = j * kernel.rows_a_copy
+            if row + ahead < limit:
+                place = kernel.piece(line * kernel.tiles_a_line, 0, ahead)
+                copy_async(slot + Int32(place), source + row_bytes * ahead + line * kernel.line_bytes, through_l1=False)
 
 
 @cute.jit
-def _multiply(sums: cute.Tensor, slot: Int32, kernel: cutlass.Constexpr) -> None:
-    """sums[row tile][token tile][4] += one step."""
+def _copy_activations(
+    slot: Int32,
+    source: Int64,
+    row_bytes: Int64,
+    row: Int32,
+    tokens: Int32,
+    row_warp: Int32,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """Copy this warp's part of a stage of x, which its group shares. Parameters as above, of x."""
+    copies = kernel.padded_tokens // kernel.rows_a_copy
+    for line in cutlass.range_constexpr(kernel.lines_a_stage):
+        for j in cutlass.range_constexpr(copies):
+            ahead = j * kernel.rows_a_copy
+            if row + ahead < tokens and row_warp == (line * copies + j) % kernel.row_warps:
+                place = kernel.piece(line * kernel.tiles_a_line, kernel.weight_streams, ahead)
+                copy_async(slot + Int32(place), source + row_bytes * ahead + line * kernel.line_bytes, through_l1=True)
+
+
+@cute.jit
+def _multiply(sums: cute.Tensor, slot: Int32, own: Int32, kernel: cutlass.Constexpr) -> None:
+    """sums[row tile][token tile][4] += one step; ``own`` is where this warp's weights lie in a tile."""
     for u in cutlass.range_constexpr(kernel.k_unroll):
-        tile = slot + Int32(u * kernel.copies_a_tile * WARP * COPY_BYTES)
+        tile = slot + Int32(u * kernel.tile_bytes)
         weights = []
         for i in cutlass.range_constexpr(2 * kernel.row_tiles):
-            weights.append(load_shared4(tile + Int32(i * WARP * COPY_BYTES)))
+            weights.append(load_shared4(tile + own + Int32(i * STREAM_BYTES)))
         for j in cutlass.range_constexpr(kernel.token_tiles):
-            x = load_shared4(tile + Int32((2 * kernel.row_tiles + j) * WARP * COPY_BYTES))
+            x = load_shared4(tile + Int32((kernel.weight_streams + j) * STREAM_BYTES))
             for i in cutlass.range_constexpr(kernel.row_tiles):
                 place = (i * kernel.token_tiles + j) * 4
                 held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]
@@ -119,41 +130,44 @@ def _kernel(
     activations = x.toint() + Int64(row) * row_bytes + Int64(piece * COPY_BYTES)
     weight_rows = n - first_row - warp_row
     shared = Int32(cute.arch.get_dyn_smem(Float32, alignment=16).toint())
-    stages = shared + warp * (kernel.stages * kernel.stage_bytes)
-    landing = stages + (piece // 4) * (kernel.copies_a_tile * WARP * COPY_BYTES) + (row * 4 + piece % 4) * COPY_BYTES
+    stages = shared + k_warp * (kernel.stages * kernel.stage_bytes)
+    own = row_warp * (2 * kernel.row_tiles * STREAM_BYTES)
+    landing = stages + (piece // 4) * kernel.tile_bytes + (row * 4 + piece % 4) * COPY_BYTES
     fragments = stages + lane * COPY_BYTES
     sums = cute.make_rmem_tensor(kernel.row_tiles * kernel.token_tiles * 4, Float32)
     for i in cutlass.range_constexpr(kernel.row_tiles * kernel.token_tiles * 4):
         sums[i] = Float32(0.0)
-    w_streams, x_streams = 2 * kernel.row_tiles, kernel.token_tiles
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if first_step + s * stride < steps:
             at = Int64(first_step + s * stride) * step_bytes
             slot = landing + Int32(s * kernel.stage_bytes)
-            _copy(slot, weights + at, row_bytes, row, weight_rows, w_streams, 0, kernel)
+            _copy_weights(slot + own, weights + at, row_bytes, row, weight_rows, kernel)
     if cutlass.const_expr(kernel.pdl):
         cute.arch.griddepcontrol_wait()
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if first_step + s * stride < steps:
             at = Int64(first_step + s * stride) * step_bytes
             slot = landing + Int32(s * kernel.stage_bytes)
-            _copy(slot, activations + at, row_bytes, row, tokens, x_streams, w_streams, kernel)
+            _copy_activations(slot, activations + at, row_bytes, row, tokens, row_warp, kernel)
         cute.arch.cp_async_commit_group()
 
     now = Int32(0)
     ahead = Int32((kernel.stages - 1) * kernel.stage_bytes)
     for step in cutlass.range(first_step, steps, stride):
-        # Behind this point every lane's copies have landed, and every lane is done with the stage before.
+        # Behind this point all copies of the group have landed, and all of it is done with the stage before.
         cute.arch.cp_async_wait_group(kernel.stages - 2)
-        cute.arch.sync_warp()
+        if cutlass.const_expr(kernel.row_warps > 1):
+            cute.arch.barrier(barrier_id=1 + k_warp, number_of_threads=kernel.row_warps * WARP)
+        else:
+            cute.arch.sync_warp()
         later = step + (kernel.stages - 1) * stride
         if later < steps:
             at = Int64(later) * step_bytes
-            _copy(landing + ahead, weights + at, row_bytes, row, weight_rows, w_streams, 0, kernel)
-            _copy(landing + ahead, activations + at, row_bytes, row, tokens, x_streams, w_streams, kernel)
+            _copy_weights(landing + ahead + own, weights + at, row_bytes, row, weight_rows, kernel)
+            _copy_activations(landing + ahead, activations + at, row_bytes, row, tokens, row_warp, kernel)
         cute.arch.cp_async_commit_group()
-        _multiply(sums, fragments + now, kernel)
+        _multiply(sums, fragments + now, own, kernel)
         ahead = now
         now = now + kernel.stage_bytes
         if now == kernel.stages * kernel.stage_bytes:
