@@ -123,6 +123,9 @@ def write_table(path: Path, table: pa.Table, about: About) -> int:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise MegatuneError(f"cannot write recording {path}: {error.strerror or error}") from error
+    try:
         pq.write_table(
             table.replace_schema_metadata({METADATA: about.to_json().encode()}),
             partial,
@@ -134,6 +137,7 @@ def write_table(path: Path, table: pa.Table, about: About) -> int:
             data_page_size=2**23,
             dictionary_pagesize_limit=2**23,
             write_statistics=False,
+            write_page_checksum=True,
         )
         partial.replace(path)
     except OSError as error:
@@ -149,7 +153,8 @@ def read_table(path: Path) -> tuple[About, pa.Table]:
     :raises MegatuneError: when it cannot be read, is not a recording, or is of another version.
     """
     try:
-        table = pq.read_table(path, partitioning=None)
+        with path.open("rb") as file:
+            table = pq.ParquetFile(file, page_checksum_verification=True).read()
     except OSError as error:
         raise MegatuneError(f"cannot read recording {path}: {_why(error)}") from error
     except pa.ArrowException as error:
