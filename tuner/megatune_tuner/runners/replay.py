@@ -35,7 +35,7 @@ class ReplayRunner(Runner):
         return self._recording.about.target
 
     def measure(self, request: Request) -> Measurement:
-        return self._answer(request, self._found(request), Stage.SEARCH, uuid.uuid4().hex)
+        return self.replayed(request, self._found(request))
 
     def finalists(self, requests: Sequence[Request]) -> list[Measurement]:
         """The samples of the latest recorded session that has every request.
@@ -55,6 +55,10 @@ class ReplayRunner(Runner):
         session_id = uuid.uuid4().hex
         pairs = zip(requests, found, strict=True)
         return [self._answer(request, one, Stage.FINAL, session_id, count) for request, one in pairs]
+
+    def replayed(self, request: Request, found: Recorded) -> Measurement:
+        """What was recorded, as a measurement of the stage ``search`` and a session of its own."""
+        return self._answer(request, found, Stage.SEARCH, uuid.uuid4().hex)
 
     def close(self) -> None:
         """Nothing is held."""

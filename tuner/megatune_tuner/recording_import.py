@@ -1,0 +1,58 @@
+"""Taking every measurement of a recording into a database, to plan from all of it without searching."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sqlalchemy.orm import Session
+
+from megatune_db import store
+from megatune_db.records import Measurement
+from megatune_db.records import Stage
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_tuner.recordings import Recording
+from megatune_tuner.runners.base import Request
+from megatune_tuner.runners.replay import ReplayRunner
+
+
+def import_recording(session: Session, recording: Recording) -> int:
+    """Add a recording's measurements with the provenance ``replayed``; return how many the database did not have.
+
+    Sessions of finalists stay what they are: samples that were interleaved.
+    """
+    target = recording.about.target
+    stored = target.to_dict()
+    store.put_target(session, digest=target.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
+    seen: set[tuple[str, str]] = set()
+    for workload in recording.workloads:
+        store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+        for config in recording.configs(workload):
+            if (workload.operator, config.digest) not in seen:
+                seen.add((workload.operator, config.digest))
+                store.put_config(
+                    session,
+                    digest=config.digest,
+                    operator=workload.operator,
+                    variant=config.variant,
+                    params=config.params,
+                )
+    return store.add_measurements(session, _measurements(recording))
+
+
+def _measurements(recording: Recording) -> Iterator[Measurement]:
+    runner = ReplayRunner(recording)
+
+    def request(workload: Workload, config: Config) -> Request:
+        return Request(workload, config, recording.about.regime)
+
+    for workload in recording.workloads:
+        for config in recording.configs(workload):
+            yield runner.measure(request(workload, config))
+        for finals in recording.finals(workload):
+            session = uuid.uuid4().hex
+            for config, recorded in finals.items():
+                measured = runner.replayed(request(workload, config), recorded)
+                yield replace(measured, stage=Stage.FINAL, session=session)
