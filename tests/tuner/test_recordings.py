@@ -144,9 +144,7 @@ def test_by_name_or_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert recording(str(path)).workloads == [CELL]
     monkeypatch.setattr(recordings, "shipped_recordings", lambda: {"toy-gpu": path})
     assert recording("toy-gpu").workloads == [CELL]
-    with pytest.raises(
-        MegatuneError, match="no recording 'toy'; give a file, or one that is shipped: toy-gpu"
-    ):
+    with pytest.raises(MegatuneError, match="no recording 'toy'; give a file, or one that is shipped: toy-gpu"):
         recording("toy")
 
 
