@@ -149,6 +149,7 @@ class _Recorder:
         self._statuses: Counter[Status] = Counter()
         self._complete: list[Workload] = []
         self._works = False
+        self._wall_s = 0.0
         self._in_the_works: deque[tuple[_Cell, Job]] = deque()
 
     def run(self, path: Path, facts: Mapping[str, float]) -> RecordSummary:
@@ -164,8 +165,8 @@ class _Recorder:
             raise
         finally:
             preparing.shutdown(wait=True, cancel_futures=True)
-            wall_s = time.monotonic() - self._started
-            self._ledger.end(state, wall_s=wall_s, measuring_s=self._meter.measuring_s)
+            self._wall_s = time.monotonic() - self._started
+            self._ledger.end(state, wall_s=self._wall_s, measuring_s=self._meter.measuring_s)
         if self._complete and not self._works:
             failures = ", ".join(f"{count} {status}" for status, count in self._statuses.items())
             raise NothingMeasured(f"{self._campaign.source}: no config works: {failures}")
@@ -180,7 +181,7 @@ class _Recorder:
             complete=len(self._complete),
             measured=self._statuses.total(),
             statuses=dict(self._statuses),
-            wall_s=wall_s,
+            wall_s=self._wall_s,
             measuring_s=self._meter.measuring_s,
         )
 
@@ -257,10 +258,19 @@ class _Recorder:
             version=version("megatune"),
             campaign=self._campaign.text,
             sampling=self._sampling(),
-            facts=dict(facts),
+            facts={**facts, "measuring_share": self._measuring_share()},
         )
         with self._database.session() as session:
             return write_recording(path, self._rows(session), about)
+
+    def _measuring_share(self) -> float:
+        """Share of the campaign's wall time, over all its runs, for which the runner was busy.
+
+        A run that found everything measured has only written the file, and does not count.
+        """
+        row = self._ledger.row()
+        idle = 0.0 if self._statuses else self._wall_s
+        return row.measuring_s / max(row.wall_s - idle, row.measuring_s, 1e-9)
 
     def _rows(self, session: Session) -> Iterator[ExportRow]:
         complete = {workload.digest for workload in self._complete}
@@ -276,7 +286,8 @@ class _Recorder:
         asked = self._campaign.record
         if asked.sample is None:
             return "the whole space of each cell, and its baselines"
+        # Campaigns on the same target share its rows, and leaving theirs out would hide the best configs.
         return (
             f"each cell's {asked.sample} first configs in the order of a hash with seed {asked.seed}, "
-            "the default of each variant, and the baselines"
+            "the default of each variant, and the baselines; besides these, what searches on the same target proposed"
         )
