@@ -13,6 +13,7 @@ from megatune_tuner.cell import Cell
 from megatune_tuner.cell import cell_seed
 from megatune_tuner.ledger import BASELINE
 from megatune_tuner.ledger import FINALIST
+from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
 
@@ -51,9 +52,12 @@ class CellRun:
             index = catalogue.by_digest.get(known_digest)
             if index is not None:
                 self.cell.learn(catalogue.configs[index], known[known_digest].median_us)
-        self.incumbents = [config for config in ledger.incumbents(workload) if not space.violations(config)]
+        # What this campaign found itself before it was killed is no incumbent.
+        own = {row.config for row in mine if row.reason != INCUMBENT}
+        best = ledger.incumbents(workload)
+        self.incumbents = [config for config in best if config.digest not in own and not space.violations(config)]
         for config in self.incumbents:
-            self.cell.enqueue(config, "incumbent")
+            self.cell.enqueue(config, INCUMBENT)
         named = [Config.of(name, {}) for name in operator(workload.operator).baselines]
         self.baselines = {config: known[config.digest].median_us for config in named if config.digest in known}
         self._baselines_left = [config for config in named if config not in self.baselines]

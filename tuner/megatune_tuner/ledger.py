@@ -47,6 +47,7 @@ from megatune_tuner.campaign_file import Campaign
 
 BASELINE = "baseline"
 FINALIST = "finalist"
+INCUMBENT = "incumbent"
 KNOWN = "known"
 
 

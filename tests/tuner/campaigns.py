@@ -1,0 +1,166 @@
+"""Campaigns over the toy, and runners that do as a test says."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from dataclasses import field
+from datetime import UTC
+from datetime import datetime
+from pathlib import Path
+
+from toy import TARGET
+from toy import samples_us
+
+from megatune_db.queries import TrialRow
+from megatune_db.queries import campaign as campaign_row
+from megatune_db.queries import trials as trial_rows
+from megatune_db.records import Measurement
+from megatune_db.records import Provenance
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_db.session import Database
+from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Operator
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_kernels.target import Target
+from megatune_tuner.campaign import Summary
+from megatune_tuner.campaign import run_campaign
+from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.compiling import Built
+from megatune_tuner.recordings import read_recording
+from megatune_tuner.runners.base import Request
+from megatune_tuner.runners.base import Runner
+from megatune_tuner.runners.replay import ReplayRunner
+from megatune_tuner.statistics import summarize
+
+Outcome = Callable[[Request], Status]
+
+
+def campaign(
+    *,
+    name: str = "toy",
+    tokens: Sequence[int] = (1, 4, 32),
+    shapes: Sequence[tuple[int, int]] = ((1536, 7168),),
+    budget: str = "trials = 12",
+    more: str = "",
+    recording: Path | None = None,
+) -> Campaign:
+    text = f'name = "{name}"\ntokens = {list(tokens)}\n{more}\n'
+    for n, k in shapes:
+        text += f'[[shapes]]\noperator = "toy"\nn = {n}\nk = {k}\n'
+    text += f"[budget]\n{budget}\n"
+    if recording is not None:
+        text += f'[runner]\nkind = "replay"\nrecording = "{recording}"\n'
+    return parse_campaign(text, source=f"{name}.toml")
+
+
+def replay(declared: Campaign, database: Database, recording: Path, **more: object) -> Summary:
+    """Run a campaign from a recording."""
+    found = read_recording(recording)
+    return run_campaign(declared, ReplayRunner(found), database, configs=found.configs, **more)  # type: ignore[arg-type]
+
+
+def trials(database: Database, name: str = "toy") -> list[TrialRow]:
+    with database.session() as session:
+        row = campaign_row(session, name)
+        assert row is not None
+        return trial_rows(session, row.id)
+
+
+def works(request: Request) -> Status:
+    return Status.OK
+
+
+@dataclass
+class ToyRunner(Runner):
+    """Measures the toy's true times. ``outcome`` says how a request ends; every request is kept."""
+
+    outcome: Outcome = works
+    needs_artifacts: bool = False
+    at: Target = TARGET
+    provenance: Provenance = Provenance.MEASURED
+    measure_s: float = 0.01
+    requests: list[Request] = field(default_factory=list)
+    finals: list[list[Request]] = field(default_factory=list)
+
+    @property
+    def target(self) -> Target:
+        return self.at
+
+    def measure(self, request: Request) -> Measurement:
+        self.requests.append(request)
+        return self._answer(request, Stage.SEARCH, uuid.uuid4().hex)
+
+    def finalists(self, requests: Sequence[Request]) -> list[Measurement]:
+        self.finals.append(list(requests))
+        session = uuid.uuid4().hex
+        return [self._answer(request, Stage.FINAL, session) for request in requests]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _answer(self, request: Request, stage: Stage, session: str) -> Measurement:
+        status = self.outcome(request)
+        samples = samples_us(request.workload, request.config) if status is Status.OK else ()
+        figures = summarize(samples) if samples else (None, None, None)
+        return Measurement(
+            workload=request.workload.digest,
+            config=request.config.digest,
+            target=self.at.digest,
+            regime=request.regime,
+            stage=stage,
+            status=status,
+            provenance=self.provenance,
+            session=session,
+            measured_at=datetime.now(UTC).replace(tzinfo=None),
+            samples_us=samples,
+            median_us=figures[0],
+            low_us=figures[1],
+            high_us=figures[2],
+            reason="" if status is Status.OK else f"the toy ends {status}",
+            compile_s=request.compile_s,
+            measure_s=self.measure_s,
+            artifact=request.artifact.key if request.artifact else "",
+        )
+
+
+class ToyBuilder:
+    """Builds artifacts when it is told to, or at once. ``status`` says how building a config ends."""
+
+    processes = 2
+
+    def __init__(self, status: Callable[[Config], Status] = lambda _: Status.OK, *, at_once: bool = True) -> None:
+        self._status = status
+        self._at_once = at_once
+        self.submitted: list[tuple[Workload, Config]] = []
+        self.most_waiting = 0
+        self._waiting = 0
+        self._lock = threading.Lock()
+
+    def submit(self, operator: Operator, workload: Workload, config: Config) -> Future[Built]:
+        self.submitted.append((workload, config))
+        future: Future[Built] = Future()
+        with self._lock:
+            self._waiting += 1
+            self.most_waiting = max(self.most_waiting, self._waiting)
+        if self._at_once:
+            self._finish(future, config)
+        else:
+            threading.Timer(0.002, self._finish, (future, config)).start()
+        return future
+
+    def _finish(self, future: Future[Built], config: Config) -> None:
+        with self._lock:
+            self._waiting -= 1
+        status = self._status(config)
+        if status is Status.OK:
+            future.set_result(Built(Artifact(config.digest, "sm_90a", "toy", b"cubin", 32, 0), status, "", 0.25))
+        else:
+            future.set_result(Built(None, status, f"the compiler ends {status}", 0.5))

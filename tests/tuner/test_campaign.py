@@ -1,0 +1,387 @@
+"""The coordinator: what a campaign measures, keeps, reuses, and how it ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from campaigns import ToyBuilder
+from campaigns import ToyRunner
+from campaigns import campaign
+from campaigns import replay
+from campaigns import trials
+from toy import TARGET
+from toy import Toy
+from toy_recordings import BASELINE
+from toy_recordings import record_toy
+from toy_recordings import workloads
+
+from megatune_db.errors import DatabaseLockedError
+from megatune_db.queries import campaign as campaign_row
+from megatune_db.records import CampaignState
+from megatune_db.records import Provenance
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_db.records import TrialState
+from megatune_db.session import Database
+from megatune_db.session import open_database
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_kernels.target import architecture
+from megatune_tuner.campaign import run_campaign
+from megatune_tuner.progress import Progress
+from megatune_tuner.runners.base import Request
+from megatune_tuner.stopping import Stop
+
+CELLS = workloads(shapes=[(1536, 7168)], tokens=(1, 4, 32))
+SM90 = architecture("sm_90a")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with open_database(tmp_path / "toy.db") as opened:
+        yield opened
+
+
+def searched(database: Database, name: str = "toy") -> Counter[str]:
+    """Measured trials of each workload, baselines and finalists left out."""
+    return Counter(
+        row.workload
+        for row in trials(database, name)
+        if row.state is TrialState.DONE and row.reason not in ("baseline", "finalist", "known")
+    )
+
+
+def test_a_replay_from_start_to_end(database: Database, tmp_path: Path) -> None:
+    recording = record_toy(tmp_path / "toy.parquet", CELLS)
+    summary = replay(campaign(), database, recording)
+    assert summary.state is CampaignState.FINISHED
+    assert not summary.interrupted
+    assert summary.measured == 3 * (12 + 1)
+    assert summary.statuses == {Status.OK: 3 * (12 + 1) + 3 * 5}
+    assert summary.provenance == "replayed"
+    assert summary.speedup is not None
+    assert summary.speedup > 1.2
+    rows = trials(database)
+    assert searched(database) == {cell.digest: 12 for cell in CELLS}
+    for cell in CELLS:
+        mine = [row for row in rows if row.workload == cell.digest]
+        assert [row.reason for row in mine[:2]] == ["baseline", "default"]
+        legal = {config.digest for config in Toy().space(cell, SM90).configs}
+        tried = [row.config for row in mine if row.stage is Stage.SEARCH and row.config != BASELINE.digest]
+        assert len(tried) == len(set(tried))
+        assert set(tried) <= legal
+        finals = [row for row in mine if row.reason == "finalist"]
+        assert len(finals) == 5
+        assert BASELINE.digest in {row.config for row in finals}
+        fastest = sorted(
+            (row.median_us, row.config) for row in mine if row.config in tried and row.stage is Stage.SEARCH
+        )
+        assert {config for _, config in fastest[:4]} == {row.config for row in finals} - {BASELINE.digest}
+    with database.session() as session:
+        row = campaign_row(session, "toy")
+    assert row is not None
+    assert row.state is CampaignState.FINISHED
+    assert row.target == TARGET.digest
+    assert row.finished_at is not None
+    assert row.budget == {"trials": 12, "finalists": 4}
+
+
+def test_running_it_again_measures_nothing(database: Database, tmp_path: Path) -> None:
+    recording = record_toy(tmp_path / "toy.parquet", CELLS)
+    replay(campaign(), database, recording)
+    before = trials(database)
+    summary = replay(campaign(), database, recording)
+    assert (summary.measured, summary.state) == (0, CampaignState.FINISHED)
+    assert trials(database) == before
+
+
+def test_more_budget_goes_on(database: Database, tmp_path: Path) -> None:
+    recording = record_toy(tmp_path / "toy.parquet", CELLS)
+    replay(campaign(), database, recording)
+    summary = replay(campaign(budget="trials = 20"), database, recording)
+    assert summary.measured == 3 * 8
+    assert set(searched(database).values()) == {20}
+    finals = Counter((row.workload, row.number) for row in trials(database) if row.reason == "finalist")
+    # The finalists before and after: numbered by the last trial that they decide about.
+    assert len(finals) == 6
+    assert set(finals.values()) == {5}
+
+
+def test_another_campaign_reuses_what_is_known(database: Database, tmp_path: Path) -> None:
+    recording = record_toy(tmp_path / "toy.parquet", CELLS)
+    replay(campaign(name="first"), database, recording)
+    summary = replay(campaign(name="second"), database, recording)
+    first = {(row.workload, row.config) for row in trials(database, "first") if row.stage is Stage.SEARCH}
+    second = [row for row in trials(database, "second") if row.stage is Stage.SEARCH]
+    assert summary.reused == sum(row.reused for row in second) == 3 * 5
+    measured = {(row.workload, row.config) for row in second if not row.reused}
+    assert len(measured) == 3 * 12
+    assert not measured & first
+
+
+def test_an_edited_space_measures_only_what_is_new(database: Database) -> None:
+    narrow, wide = "[space.mma]\ntile = [64]\nsplit = [1]\n", "[space.mma]\ntile = [64]\nsplit = [1, 2]\n"
+    everything = "trials = 1000"
+    runner = ToyRunner()
+    run_campaign(campaign(tokens=[32], budget=everything, more=f"variants = ['mma']\n{narrow}"), runner, database)
+    before = {request.config for request in runner.requests}
+    runner.requests.clear()
+    run_campaign(campaign(tokens=[32], budget=everything, more=f"variants = ['mma']\n{wide}"), runner, database)
+    assert before
+    assert {request.config.params["split"] for request in runner.requests} == {2}
+
+
+def test_targets_regimes_and_provenances_are_kept_apart(database: Database) -> None:
+    one = ToyRunner()
+    another = replace(TARGET, toolchain=replace(TARGET.toolchain, driver="590"))
+    run_campaign(campaign(name="one"), one, database)
+    other = ToyRunner(at=another)
+    summary = run_campaign(campaign(name="other"), other, database)
+    assert summary.measured == 3 * 13
+    assert summary.reused == 0
+    warm = run_campaign(campaign(name="warm", more="[regime]\nweights = 'warm'"), ToyRunner(), database)
+    assert warm.measured == 3 * 13
+    emulated = run_campaign(campaign(name="emulated"), ToyRunner(provenance=Provenance.EMULATED), database)
+    assert emulated.measured == 3 * 13
+
+
+def test_the_incumbent_of_another_target_is_tried_and_a_finalist(database: Database) -> None:
+    run_campaign(campaign(name="one", budget="trials = 40"), ToyRunner(), database)
+    another = replace(TARGET, toolchain=replace(TARGET.toolchain, driver="590"))
+    runner = ToyRunner(at=another)
+    run_campaign(campaign(name="other", budget="trials = 4\nfinalists = 1"), runner, database)
+    incumbents = {row.workload: row.config for row in trials(database, "other") if row.reason == "incumbent"}
+    assert set(incumbents) == {cell.digest for cell in CELLS}
+    for finals in runner.finals:
+        assert incumbents[finals[0].workload.digest] in {request.config.digest for request in finals}
+
+
+def test_failures_are_kept_with_their_reason_and_never_repeated(database: Database) -> None:
+    def outcome(request: Request) -> Status:
+        params = request.config.params
+        if params.get("block") == 128:
+            return Status.CRASH
+        return Status.WRONG_RESULT if params.get("tile") == 64 else Status.OK
+
+    runner = ToyRunner(outcome)
+    summary = run_campaign(campaign(budget="trials = 30"), runner, database)
+    assert summary.statuses[Status.CRASH] >= 1
+    assert summary.statuses[Status.WRONG_RESULT] >= 1
+    asked = [(request.workload, request.config) for request in runner.requests]
+    assert len(asked) == len(set(asked))
+    for finals in runner.finals:
+        assert all(outcome(request) is Status.OK for request in finals)
+    for row in trials(database):
+        assert (row.median_us is None) == (row.status is not Status.OK)
+
+
+def test_nothing_that_works_is_an_error_of_its_own(database: Database) -> None:
+    runner = ToyRunner(lambda request: Status.OK if request.config == BASELINE else Status.HANG)
+    with pytest.raises(NothingMeasured, match=r"toy.toml: no config works: .*9 hang"):
+        run_campaign(campaign(budget="trials = 3"), runner, database)
+    with database.session() as session:
+        row = campaign_row(session, "toy")
+    assert row is not None
+    assert row.state is CampaignState.FINISHED
+
+
+class Notes(Progress):
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+def test_a_baseline_that_fails_is_said_aloud(database: Database) -> None:
+    runner = ToyRunner(lambda request: Status.WRONG_RESULT if request.config == BASELINE else Status.OK)
+    notes = Notes()
+    summary = run_campaign(campaign(tokens=[4]), runner, database, progress=notes)
+    assert (
+        "the baseline stock of toy k=7168,n=1536 tokens=4 ended wrong_result: the toy ends wrong_result" in notes.notes
+    )
+    assert summary.speedup is None
+    assert all(request.config != BASELINE for request in runner.finals[0])
+
+
+def test_the_best_few_alone_are_finalists_when_asked(database: Database) -> None:
+    runner = ToyRunner()
+    run_campaign(campaign(budget="trials = 6\nfinalists = 0"), runner, database)
+    assert runner.finals == []
+
+
+def test_artifacts_are_built_ahead_while_others_are_measured(database: Database) -> None:
+    builder = ToyBuilder(at_once=False)
+    runner = ToyRunner(needs_artifacts=True)
+    summary = run_campaign(campaign(), runner, database, builder=builder)
+    assert summary.measured == 3 * 13
+    assert set(searched(database).values()) == {12}
+    assert builder.most_waiting >= 2 * builder.processes
+    assert all((request.artifact is None) == (request.config == BASELINE) for request in runner.requests)
+    assert (
+        all(request.config != BASELINE for _, config in builder.submitted for request in [Request] if config is None)
+        or True
+    )
+    assert {config for _, config in builder.submitted}.isdisjoint({BASELINE})
+
+
+def test_a_compiler_that_fails_is_a_measurement(database: Database) -> None:
+    def status(config: Config) -> Status:
+        params = config.params
+        if params.get("block") == 128:
+            return Status.COMPILE_ERROR
+        return Status.COMPILE_TIMEOUT if params.get("stages") == 3 else Status.OK
+
+    runner = ToyRunner(needs_artifacts=True)
+    summary = run_campaign(campaign(budget="trials = 30"), runner, database, builder=ToyBuilder(status))
+    assert summary.statuses[Status.COMPILE_ERROR] >= 1
+    assert summary.statuses[Status.COMPILE_TIMEOUT] >= 1
+    assert all(status(request.config) is Status.OK for request in runner.requests)
+    assert set(searched(database).values()) == {30}
+
+
+def test_a_runner_that_needs_artifacts_needs_a_builder(database: Database) -> None:
+    with pytest.raises(ValueError, match="needs artifacts"):
+        run_campaign(campaign(), ToyRunner(needs_artifacts=True), database)
+
+
+def test_time_ends_a_campaign_and_the_finalists_still_come(database: Database) -> None:
+    class Slow(ToyRunner):
+        def measure(self, request: Request) -> object:  # type: ignore[override]
+            time.sleep(0.005)
+            return super().measure(request)
+
+    runner = Slow()
+    summary = run_campaign(campaign(budget="seconds = 1.0"), runner, database)
+    assert summary.state is CampaignState.STOPPED
+    assert not summary.interrupted
+    assert 10 < summary.measured < 200
+    assert {finals[0].workload for finals in runner.finals} == set(CELLS)
+    # Time counts over all runs: what is spent already is not there again.
+    again = run_campaign(campaign(budget="seconds = 0.1"), runner, database)
+    assert again.measured == 0
+
+
+def test_the_share_of_time_measuring_is_kept(database: Database) -> None:
+    summary = run_campaign(campaign(), ToyRunner(measure_s=0.01), database)
+    assert summary.measuring_s == pytest.approx(3 * (13 + 1) * 0.01)
+    assert summary.wall_s > 0
+    again = run_campaign(campaign(), ToyRunner(), database)
+    assert again.measuring_s == pytest.approx(summary.measuring_s)
+    assert again.wall_s > summary.wall_s
+
+
+class StopAfter(Progress):
+    """Asks to stop after so many measurements."""
+
+    def __init__(self, stop: Stop, count: int) -> None:
+        super().__init__()
+        self._stop = stop
+        self._left = count
+
+    def measured(self, workload: Workload, status: Status, best_us: float | None) -> None:
+        super().measured(workload, status, best_us)
+        self._left -= 1
+        if not self._left:
+            self._stop.request()
+
+
+@pytest.mark.parametrize("needs_artifacts", [False, True])
+def test_stopping_keeps_what_was_measured_and_goes_on_later(database: Database, needs_artifacts: bool) -> None:
+    stop = Stop()
+    runner = ToyRunner(needs_artifacts=needs_artifacts)
+    builder = ToyBuilder() if needs_artifacts else None
+    stopped = run_campaign(campaign(), runner, database, builder=builder, progress=StopAfter(stop, 7), stop=stop)
+    assert stopped.interrupted
+    assert stopped.state is CampaignState.STOPPED
+    assert sum(searched(database).values()) == 7
+    assert runner.finals == []
+    states = Counter(row.state for row in trials(database))
+    assert states[TrialState.ASKED] == 0
+    assert (states[TrialState.STALE] > 0) == needs_artifacts
+    finished = run_campaign(campaign(), runner, database, builder=builder)
+    assert finished.state is CampaignState.FINISHED
+    assert set(searched(database).values()) == {12}
+    asked = [(request.workload, request.config) for request in runner.requests]
+    assert len(asked) == len(set(asked))
+
+
+def test_what_a_runner_raises_ends_the_campaign_and_keeps_the_rest(database: Database) -> None:
+    left = [9]
+
+    def outcome(request: Request) -> Status:
+        left[0] -= 1
+        if not left[0]:
+            raise MegatuneError("the GPU is gone")
+        return Status.OK
+
+    with pytest.raises(MegatuneError, match="the GPU is gone"):
+        run_campaign(campaign(), ToyRunner(outcome), database)
+    with database.session() as session:
+        row = campaign_row(session, "toy")
+    assert row is not None
+    assert row.state is CampaignState.FAILED
+    assert row.statuses == {Status.OK: 8}
+    assert run_campaign(campaign(), ToyRunner(), database).state is CampaignState.FINISHED
+    assert set(searched(database).values()) == {12}
+
+
+def test_interrupting_twice_keeps_what_was_measured(database: Database) -> None:
+    left = [9]
+
+    def outcome(request: Request) -> Status:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return Status.OK
+
+    with pytest.raises(KeyboardInterrupt):
+        run_campaign(campaign(), ToyRunner(outcome), database)
+    with database.session() as session:
+        row = campaign_row(session, "toy")
+    assert row is not None
+    assert row.state is CampaignState.STOPPED
+    assert row.statuses == {Status.OK: 8}
+
+
+def test_what_is_not_recorded_cannot_be_searched(database: Database, tmp_path: Path) -> None:
+    recording = record_toy(tmp_path / "toy.parquet", CELLS[:1])
+    with pytest.raises(
+        MegatuneError, match=r"toy.toml: toy k=7168,n=1536 tokens=4: the space has no legal config here"
+    ):
+        replay(campaign(), database, recording)
+
+
+def test_the_arch_of_the_file_has_to_be_the_runners(database: Database) -> None:
+    with pytest.raises(MegatuneError, match="arch: sm_100a is asked for, but the runner's target is sm_90a"):
+        run_campaign(campaign(more='arch = "sm_100a"'), ToyRunner(), database)
+
+
+def hold(path: Path, held: multiprocessing.synchronize.Event, let_go: multiprocessing.synchronize.Event) -> None:
+    with open_database(path) as opened, opened.writer_lock():
+        held.set()
+        let_go.wait(30)
+
+
+def test_two_processes_in_one_database_is_a_clear_error(database: Database) -> None:
+    context = multiprocessing.get_context("spawn")
+    held, let_go = context.Event(), context.Event()
+    other = context.Process(target=hold, args=(database.path, held, let_go))
+    other.start()
+    try:
+        assert held.wait(30)
+        with pytest.raises(DatabaseLockedError, match=f"another process .pid {other.pid}. is running a campaign"):
+            run_campaign(campaign(), ToyRunner(), database)
+    finally:
+        let_go.set()
+        other.join(30)
+    assert run_campaign(campaign(), ToyRunner(), database).state is CampaignState.FINISHED

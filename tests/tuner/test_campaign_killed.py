@@ -1,0 +1,109 @@
+"""A campaign that is killed at any moment goes on from what is committed: nothing lost, nothing repeated."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from campaigns import trials
+from toy_recordings import record_toy
+from toy_recordings import workloads
+
+from megatune_db.records import Stage
+from megatune_db.records import TrialState
+from megatune_db.session import open_database
+from megatune_tuner.recordings import read_recording
+
+HERE = Path(__file__).parent
+SHAPES = [(1536, 7168), (3072, 7168)]
+TOKENS = [1, 2, 4, 8]
+CELLS = workloads(SHAPES, TOKENS)
+TRIALS = 24
+
+COMMAND = "from megatune_tuner.commands import app; app()"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    record_toy(tmp_path / "toy.parquet", CELLS)
+    text = f'name = "toy"\ntokens = {TOKENS}\n'
+    text += "".join(f'[[shapes]]\noperator = "toy"\nn = {n}\nk = {k}\n' for n, k in SHAPES)
+    text += f'[budget]\ntrials = {TRIALS}\n[runner]\nkind = "replay"\nrecording = "toy.parquet"\n'
+    (tmp_path / "toy.toml").write_text(text)
+    return tmp_path
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    plugins = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-c", COMMAND, "run", str(folder / "toy.toml"), "--db", str(folder / "toy.db"), "--json"],
+        env={**os.environ, "PYTHONPATH": plugins},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def rows(database: Path) -> set[tuple[object, ...]]:
+    """Every search measurement as it lies in the file; empty while there is none."""
+    if not database.exists():
+        return set()
+    query = "SELECT id, workload_id, config_id, status, samples FROM megatune_measurements WHERE stage = 'search'"
+    with sqlite3.connect(f"file:{database}?mode=ro", uri=True) as opened:
+        try:
+            return set(opened.execute(query))
+        except sqlite3.OperationalError:
+            return set()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_killed_at_random_moments(folder: Path, seed: int) -> None:
+    moments = random.Random(seed)
+    database = folder / "toy.db"
+    kept: set[tuple[object, ...]] = set()
+    for _ in range(4):
+        process = start(folder)
+        before = len(kept)
+        deadline = time.monotonic() + 30
+        while len(rows(database)) <= before and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0, 0.15))
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+        now = rows(database)
+        assert kept <= now
+        kept = now
+    last = start(folder)
+    assert last.wait(120) == 0
+    finished = rows(database)
+    assert kept <= finished
+    assert len({row[1:3] for row in finished}) == len(finished) == len(CELLS) * (TRIALS + 1)
+    with open_database(database) as opened:
+        found = trials(opened)
+    done = [row for row in found if row.state is TrialState.DONE and row.stage is Stage.SEARCH]
+    assert Counter(row.workload for row in done if row.reason != "baseline") == {cell.digest: TRIALS for cell in CELLS}
+    assert all(row.state is not TrialState.ASKED for row in found)
+    assert Counter(row.workload for row in found if row.reason == "finalist") == {cell.digest: 5 for cell in CELLS}
+    recorded = read_recording(folder / "toy.parquet")
+    for row in done:
+        (cell,) = [cell for cell in CELLS if cell.digest == row.workload]
+        (config,) = [config for config in recorded.configs(cell) if config.digest == row.config]
+        assert row.median_us == pytest.approx(recorded.times_us(cell)[config], rel=1e-6)
+
+
+def test_ctrl_c_stops_after_the_current_measurement(folder: Path) -> None:
+    process = start(folder)
+    while len(rows(folder / "toy.db")) < 3 and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 130
+    assert 3 <= len(rows(folder / "toy.db")) < len(CELLS) * (TRIALS + 1)
+    assert start(folder).wait(120) == 0
+    assert len(rows(folder / "toy.db")) == len(CELLS) * (TRIALS + 1)
