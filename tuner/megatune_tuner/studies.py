@@ -38,7 +38,7 @@ def study_name(campaign: str, workload: Workload) -> str:
 def study_trials(rows: Sequence[TrialRow], space: Space) -> list[FrozenTrial]:
     """The trials of a study from those of a campaign: every config of the space that was measured to search.
 
-    The value is in microseconds; a config that did not work is failed, with its status. Reused measurements count.
+    The value is in microseconds; a config that did not work is failed, with its status as an attribute. Reused measurements count.
     """
     searched = {row.config: row for row in rows if row.stage is Stage.SEARCH and row.variant in space.by_variant}
     names = [variant.variant for variant in space.variants]
@@ -64,7 +64,7 @@ def study_trials(rows: Sequence[TrialRow], space: Space) -> list[FrozenTrial]:
                 value=row.median_us if works else None,
                 params=params,
                 distributions={name: axes[name] for name in params},
-                user_attrs={"config": row.config, "reason": row.reason, "status": str(row.status)},
+                user_attrs={} if works else {"status": str(row.status)},
             )
         )
     return found
