@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterable
 from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 from typing import Annotated
 
@@ -81,7 +81,7 @@ def _run(name: str, db: Path) -> None:
     hardware = plan.content.target.fingerprint.hardware
     counts = " and ".join(f"{count} {kind}" for kind, count in plan.content.coverage.measurements.items())
     typer.echo(
-        f"\n{_mean(ratios):.2f} times as fast as {_baselines(plan)} (geometric mean of {len(ratios)} shapes and tokens "
+        f"\n{geometric_mean(ratios):.2f} times as fast as {_baselines(plan)} (geometric mean of {len(ratios)} shapes and tokens "
         f"on {hardware.gpu}; evidence: {counts} measurements)."
     )
     typer.echo(f"The plan is {file}, the measurements are in {db}.")
@@ -108,7 +108,7 @@ def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
                 f"{operator.name} {shape.shape}",
                 "\n".join(names.get(shape.shape, [])),
                 ", ".join(_served(shape.bands)),
-                f"{_mean(ratios):.2f}",
+                f"{geometric_mean(ratios):.2f}",
                 f"{max(ratios):.2f}",
             )
     return table
@@ -126,10 +126,6 @@ def _served(bands: Iterable[Band]) -> Iterable[str]:
 def _ratios(shape: ShapePlan) -> list[float]:
     """The baseline's time by the decision's, at every measured number of tokens."""
     return [point.baseline_latency.median_us / point.latency.median_us for band in shape.bands for point in band.points]
-
-
-def _mean(ratios: list[float]) -> float:
-    return math.exp(sum(map(math.log, ratios)) / len(ratios))
 
 
 def _baselines(plan: Plan) -> str:
