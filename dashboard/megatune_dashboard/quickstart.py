@@ -80,9 +80,9 @@ def _run(name: str, db: Path) -> None:
     ratios = [ratio for operator in plan.content.operators for shape in operator.shapes for ratio in _ratios(shape)]
     hardware = plan.content.target.fingerprint.hardware
     counts = " and ".join(f"{count} {kind}" for kind, count in plan.content.coverage.measurements.items())
+    mean = f"geometric mean of {len(ratios)} shapes and tokens on {hardware.gpu}"
     typer.echo(
-        f"\n{geometric_mean(ratios):.2f} times as fast as {_baselines(plan)} (geometric mean of {len(ratios)} shapes and tokens "
-        f"on {hardware.gpu}; evidence: {counts} measurements)."
+        f"\n{geometric_mean(ratios):.2f} times as fast as {_baselines(plan)} ({mean}; evidence: {counts} measurements)."
     )
     typer.echo(f"The plan is {file}, the measurements are in {db}.")
     typer.echo(f"Look at it: megatune show {file}")
