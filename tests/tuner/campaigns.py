@@ -132,35 +132,39 @@ class ToyRunner(Runner):
 
 
 class ToyBuilder:
-    """Builds artifacts when it is told to, or at once. ``status`` says how building a config ends."""
+    """Builds artifacts at once, or so many together. ``status`` says how building a config ends."""
 
-    processes = 2
-
-    def __init__(self, status: Callable[[Config], Status] = lambda _: Status.OK, *, at_once: bool = True) -> None:
+    def __init__(
+        self, status: Callable[[Config], Status] = lambda _: Status.OK, *, processes: int = 2, together: int = 1
+    ) -> None:
+        self.processes = processes
         self._status = status
-        self._at_once = at_once
-        self.submitted: list[tuple[Workload, Config]] = []
+        self._together = together
+        self._waiting: list[tuple[Future[Built], Config]] = []
+        self._late: threading.Timer | None = None
         self.most_waiting = 0
-        self._waiting = 0
-        self._lock = threading.Lock()
+        self.submitted: list[tuple[Workload, Config]] = []
 
     def submit(self, operator: Operator, workload: Workload, config: Config) -> Future[Built]:
         self.submitted.append((workload, config))
         future: Future[Built] = Future()
-        with self._lock:
-            self._waiting += 1
-            self.most_waiting = max(self.most_waiting, self._waiting)
-        if self._at_once:
-            self._finish(future, config)
+        self._waiting.append((future, config))
+        self.most_waiting = max(self.most_waiting, len(self._waiting))
+        if self._late is not None:
+            self._late.cancel()
+        if len(self._waiting) >= self._together:
+            self._finish()
         else:
-            threading.Timer(0.002, self._finish, (future, config)).start()
+            # The last ones are never so many.
+            self._late = threading.Timer(0.5, self._finish)
+            self._late.start()
         return future
 
-    def _finish(self, future: Future[Built], config: Config) -> None:
-        with self._lock:
-            self._waiting -= 1
-        status = self._status(config)
-        if status is Status.OK:
-            future.set_result(Built(Artifact(config.digest, "sm_90a", "toy", b"cubin", 32, 0), status, "", 0.25))
-        else:
-            future.set_result(Built(None, status, f"the compiler ends {status}", 0.5))
+    def _finish(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for future, config in waiting:
+            status = self._status(config)
+            if status is Status.OK:
+                future.set_result(Built(Artifact(config.digest, "sm_90a", "toy", b"cubin", 32, 0), status, "", 0.25))
+            else:
+                future.set_result(Built(None, status, f"the compiler ends {status}", 0.5))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from campaigns import ToyBuilder
@@ -220,12 +220,13 @@ def test_the_best_few_alone_are_finalists_when_asked(database: Database) -> None
 
 
 def test_artifacts_are_built_ahead_while_others_are_measured(database: Database) -> None:
-    builder = ToyBuilder(at_once=False)
+    builder = ToyBuilder(processes=6, together=12)
     runner = ToyRunner(needs_artifacts=True)
     summary = run_campaign(campaign(), runner, database, builder=builder)
     assert summary.measured == 3 * 13
     assert set(searched(database).values()) == {12}
-    assert builder.most_waiting >= 2 * builder.processes
+    # Those of one turn are four: those of others are built meanwhile.
+    assert builder.most_waiting == 12
     assert all((request.artifact is None) == (request.config == BASELINE) for request in runner.requests)
     assert (
         all(request.config != BASELINE for _, config in builder.submitted for request in [Request] if config is None)
@@ -254,20 +255,24 @@ def test_a_runner_that_needs_artifacts_needs_a_builder(database: Database) -> No
         run_campaign(campaign(), ToyRunner(needs_artifacts=True), database)
 
 
-def test_time_ends_a_campaign_and_the_finalists_still_come(database: Database) -> None:
-    class Slow(ToyRunner):
-        def measure(self, request: Request) -> object:  # type: ignore[override]
-            time.sleep(0.005)
-            return super().measure(request)
+def test_time_ends_a_campaign_and_the_finalists_still_come(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("megatune_tuner.campaign.time", SimpleNamespace(monotonic=lambda: now[0]))
 
-    runner = Slow()
+    def outcome(request: Request) -> Status:
+        now[0] += 0.01
+        return Status.OK
+
+    runner = ToyRunner(outcome)
     summary = run_campaign(campaign(budget="seconds = 1.0"), runner, database)
     assert summary.state is CampaignState.STOPPED
     assert not summary.interrupted
-    assert 10 < summary.measured < 200
+    # A hundred fit. The finalists, 15 that cost up to three times as much, are left their time.
+    assert 50 <= summary.measured <= 60
     assert {finals[0].workload for finals in runner.finals} == set(CELLS)
+    assert summary.wall_s == pytest.approx(0.01 * (summary.measured + 15))
     # Time counts over all runs: what is spent already is not there again.
-    again = run_campaign(campaign(budget="seconds = 0.1"), runner, database)
+    again = run_campaign(campaign(budget="seconds = 0.5"), runner, database)
     assert again.measured == 0
 
 

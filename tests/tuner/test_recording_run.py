@@ -70,7 +70,7 @@ def test_the_sample_and_the_baselines_are_measured_and_written(
     database: Database, path: Path, needs_artifacts: bool
 ) -> None:
     runner = ToyRunner(needs_artifacts=needs_artifacts)
-    builder = ToyBuilder(at_once=False) if needs_artifacts else None
+    builder = ToyBuilder(together=30) if needs_artifacts else None
     summary = record(campaign(more=SAMPLE), runner, database, path, builder=builder, facts={"copy_bytes_a_us": 4e6})
     found = read_recording(path)
     assert found.workloads == CELLS

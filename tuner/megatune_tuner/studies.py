@@ -38,7 +38,8 @@ def study_name(campaign: str, workload: Workload) -> str:
 def study_trials(rows: Sequence[TrialRow], space: Space) -> list[FrozenTrial]:
     """The trials of a study from those of a campaign: every config of the space that was measured to search.
 
-    The value is in microseconds; a config that did not work is failed, with its status as an attribute. Reused measurements count.
+    The value is in microseconds; a config that did not work is failed, with its status as an attribute. Reused
+    measurements count.
     """
     searched = {row.config: row for row in rows if row.stage is Stage.SEARCH and row.variant in space.by_variant}
     names = [variant.variant for variant in space.variants]
