@@ -39,11 +39,14 @@ def dsl_version() -> str:
     :raises MegatuneError: when it is not installed.
     """
     try:
-        return version(DSL)
+        return _version(DSL)
     except PackageNotFoundError:
         raise MegatuneError(
             f"{DSL} is not installed, so nothing can be compiled: pip install 'megatune[gpu]'"
         ) from None
+
+
+_version = cache(version)
 
 
 @cache

@@ -24,6 +24,7 @@ from sqlalchemy.orm import Session
 from megatune_db.queries import ExportRow
 from megatune_db.queries import export_rows
 from megatune_db.records import CampaignState
+from megatune_db.records import Measurement
 from megatune_db.records import Status
 from megatune_db.session import Database
 from megatune_kernels.canonical import digest
@@ -50,6 +51,8 @@ from megatune_tuner.stopping import Stop
 
 AHEAD = 512
 """Jobs whose artifacts are in the works: a cell that shares none with those before it compiles while they measure."""
+HANDED_OVER = 2
+"""Jobs that the runner has: while it measures one, the one before is committed and the one behind waits its turn."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,20 @@ def _place(config: str, seed: int) -> str:
 
 
 @dataclass
+class _Handed:
+    """A job that the runner has."""
+
+    cell: _Cell
+    job: Job
+    measurement: Future[Measurement]
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its cell ends with it."""
+        return self.job.config is self.cell.left[-1]
+
+
+@dataclass
 class _Cell:
     workload: Workload
     space: Space
@@ -151,6 +168,9 @@ class _Recorder:
         self._works = False
         self._wall_s = 0.0
         self._in_the_works: deque[tuple[_Cell, Job]] = deque()
+        self._handed: deque[_Handed] = deque()
+        # The runner has one caller, this thread, so that the database is written while it measures.
+        self._measuring = ThreadPoolExecutor(1, thread_name_prefix="measuring")
 
     def run(self, path: Path, facts: Mapping[str, float]) -> RecordSummary:
         self._ledger.begin()
@@ -158,6 +178,7 @@ class _Recorder:
         preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
         try:
             self._measure([preparing.submit(self._select, workload) for workload in self._spaces])
+            self._settle(0)
             whole = len(self._complete) == len(self._spaces)
             state = CampaignState.FINISHED if whole else CampaignState.STOPPED
         except KeyboardInterrupt:
@@ -165,6 +186,7 @@ class _Recorder:
             raise
         finally:
             preparing.shutdown(wait=True, cancel_futures=True)
+            self._measuring.shutdown(wait=True, cancel_futures=True)
             self._wall_s = time.monotonic() - self._started
             self._ledger.end(state, wall_s=self._wall_s, measuring_s=self._meter.measuring_s)
         if self._complete and not self._works:
@@ -217,17 +239,32 @@ class _Recorder:
                 return
 
     def _next(self) -> bool:
-        """Measure what was asked first, and end its cell if it was the last; False when it is time to stop."""
+        """Hand over what was asked first, and keep what the runner has done; False when it is time to stop."""
         cell, job = self._in_the_works.popleft()
+        # The operands of a cell are made once: its finalists are measured before the next cell begins.
+        if self._handed and self._handed[-1].is_last and not self._settle(0):
+            return False
         if self._ends() or not wait_for_builds([job], self._stop):
             return False
-        measurement = self._meter.measure(job)
+        self._handed.append(_Handed(cell, job, self._measuring.submit(self._meter.measure, job)))
+        return self._settle(HANDED_OVER - 1)
+
+    def _settle(self, left: int) -> bool:
+        """Keep measurements until the runner has only ``left`` jobs; False when it is time to stop."""
+        goes_on = True
+        while len(self._handed) > left:
+            goes_on = self._keep(self._handed.popleft()) and goes_on
+        return goes_on
+
+    def _keep(self, handed: _Handed) -> bool:
+        """Commit a measurement, and end its cell if it was the last; False when it is time to stop."""
+        cell, job, measurement = handed.cell, handed.job, handed.measurement.result()
         self._ledger.keep(measurement, job.artifact)
         self._statuses[measurement.status] += 1
         if measurement.median_us is not None:
             cell.times_us[job.config] = measurement.median_us
         self._progress.measured(job.workload, measurement.status, min(cell.times_us.values(), default=None))
-        return job.config is not cell.left[-1] or self._end_cell(cell)
+        return not handed.is_last or self._end_cell(cell)
 
     def _end_cell(self, cell: _Cell) -> bool:
         """Measure the best and the baselines again, interleaved, unless that was done; False when it is time to
@@ -241,7 +278,7 @@ class _Recorder:
             jobs = [self._meter.job(cell.workload, config) for config in (*best, *baselines)]
             if self._ends() or not wait_for_builds(jobs, self._stop):
                 return False
-            for job, measurement in self._meter.finalists(jobs):
+            for job, measurement in self._measuring.submit(self._meter.finalists, jobs).result():
                 self._ledger.keep(measurement, job.artifact)
         self._works |= bool(cell.times_us)
         self._complete.append(cell.workload)
