@@ -1,1 +1,1 @@
-"""How people see and decide: the one command, and pages over named queries and planner functions."""
+"""The one command, and what it shows."""
