@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from megatune_db.queries import OutcomeRow
 from megatune_db.records import CampaignState
@@ -48,6 +50,7 @@ FINAL_COST = 3.0
 """Measuring a finalist takes about so many times as long as measuring it to search."""
 
 Configs = Callable[[Workload], Iterable[Config]]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -148,9 +151,12 @@ class _Coordinator:
         self._runs: dict[Workload, CellRun] = {}
         self._turns: deque[_Turn] = deque()
         self._measured = 0
+        self._search = Search(list(self._spaces), self._open)
+        self._asking = True
+        # The runner has one caller, this thread, so that configs are asked for while it measures.
+        self._measuring = ThreadPoolExecutor(1, thread_name_prefix="measuring")
 
     def run(self) -> Summary:
-        search = Search(list(self._spaces), self._open)
         trials = self._campaign.budget.trials
         self._progress.expect(trials * len(self._spaces) if trials is not None else None)
         self._ledger.begin()
@@ -159,27 +165,25 @@ class _Coordinator:
         preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
         try:
             self._catalogues = {workload: preparing.submit(self._catalogue, workload) for workload in self._spaces}
-            self._search(search)
+            self._take_turns()
             self._finish()
-            state = CampaignState.FINISHED if search.done and not self._stop.requested else CampaignState.STOPPED
+            state = CampaignState.FINISHED if self._search.done and not self._stop.requested else CampaignState.STOPPED
         except KeyboardInterrupt:
             state = CampaignState.STOPPED
             raise
         finally:
             preparing.shutdown(wait=True, cancel_futures=True)
+            # Whoever interrupts twice does not want to wait for the runner.
+            self._measuring.shutdown(wait=False, cancel_futures=True)
             self._ledger.end(state, wall_s=self._elapsed_s(), measuring_s=self._meter.measuring_s)
         if self._campaign.writes_studies and self._measured and not self._stop.requested:
             self._progress.note("writing Optuna's studies")
             write_studies(self._database, self._campaign.name, self._spaces)
         return self._summary(state)
 
-    def _search(self, search: Search) -> None:
+    def _take_turns(self) -> None:
         while not self._stop.requested:
-            while self._in_the_works() < max(1, self._meter.ahead) and not self._out_of_time():
-                asked = search.turn()
-                if asked is None:
-                    break
-                self._turns.append(self._begin(*asked))
+            self._ask()
             if not self._turns:
                 return
             turn = self._built_first()
@@ -189,8 +193,22 @@ class _Coordinator:
             if turn.run.cell.done and all(other.run is not turn.run for other in self._turns):
                 self._end_cell(turn.run)
 
-    def _in_the_works(self) -> int:
-        return sum(len(turn.work) for turn in self._turns)
+    def _ask(self) -> None:
+        """Ask for turns until enough is in the works."""
+        while sum(len(turn.work) for turn in self._turns) < max(1, self._meter.ahead) and not self._out_of_time():
+            asked = self._search.turn()
+            if asked is None:
+                return
+            self._turns.append(self._begin(*asked))
+
+    def _run(self, measure: Callable[[], T]) -> T:
+        """What measuring gives; where artifacts have to be built ahead, configs are asked for meanwhile."""
+        if not self._meter.ahead:
+            return measure()
+        running = self._measuring.submit(measure)
+        if self._asking:
+            self._ask()
+        return running.result()
 
     def _begin(self, cell: Cell, proposals: Sequence[Proposal]) -> _Turn:
         run = self._runs[cell.workload]
@@ -222,7 +240,7 @@ class _Coordinator:
         self._ledger.spend(wall_s=self._elapsed_s(), measuring_s=self._meter.measuring_s)
 
     def _measure(self, run: CellRun, work: _Work) -> None:
-        measurement = self._meter.measure(work.job)
+        measurement = self._run(partial(self._meter.measure, work.job))
         self._ledger.measured(
             run.workload, run.space, [(work.number, work.job.config, work.reason, measurement, work.job.artifact)]
         )
@@ -247,7 +265,7 @@ class _Coordinator:
         jobs = [self._meter.job(run.workload, config) for config in configs]
         if not wait_for_builds(jobs, self._stop):
             return
-        results = self._meter.finalists(jobs)
+        results = self._run(partial(self._meter.finalists, jobs))
         number = run.finals_taken()
         self._ledger.measured(
             run.workload,
@@ -257,6 +275,7 @@ class _Coordinator:
 
     def _finish(self) -> None:
         """The finals of cells that time ended, and those that an earlier process did not come to."""
+        self._asking = False
         for run in self._runs.values():
             if self._stop.requested:
                 return

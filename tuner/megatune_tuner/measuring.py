@@ -96,6 +96,8 @@ class Meter:
     def finalists(self, jobs: Sequence[Job]) -> list[tuple[Job, Measurement]]:
         """Measure jobs of one workload again, interleaved; waits for artifacts, leaves out what has none."""
         built = [job for job in jobs if self._failed(job) is None]
+        if not built:
+            return []
         measurements = self._runner.finalists([self._request(job) for job in built])
         # The runner is busy with all of them at once, so that the times overlap.
         self.measuring_s += max((measurement.measure_s for measurement in measurements), default=0.0)
