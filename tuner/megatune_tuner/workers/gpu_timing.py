@@ -189,9 +189,14 @@ class Bench:
             return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None)
         builder = self._stream.create_graph_builder()
         builder.begin_building()
-        run(builder)
-        graph = builder.end_building().complete()
-        builder.close()
+        try:
+            run(builder)
+            graph = builder.end_building().complete()
+        finally:
+            # A launch that is refused leaves the stream capturing, and nothing else would run on it.
+            if builder.is_building:
+                builder.end_building()
+            builder.close()
         graph.upload(self._stream)
         return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close)
 
