@@ -23,7 +23,7 @@ def _lines(table: Table) -> Iterator[str]:
     yield f"- Plan: {table.plan.name}, digest {table.plan.digest}"
     yield f"- Target: {hardware['gpu']}, driver {toolchain['driver']}, CUDA {toolchain['cuda']}, DSL {toolchain['dsl']}"
     yield f"- Regime: {table.plan.regime}"
-    yield f"- An entry saves at least {table.min_gain:.0%} of cuBLAS's time; where there is none, cuBLAS serves."
+    yield f"- An entry saves at least {table.min_gain:.0%} of cuBLAS's time; where the best saves less, cuBLAS serves."
     yield from (f"- {note}" for note in table.notes)
     for shape in table.shapes:
         yield ""
@@ -45,7 +45,7 @@ def _shape(shape: TableShape) -> Iterator[str]:
     yield from (rows[tokens] for tokens in sorted(rows))
     if shape.unmeasured:
         yield ""
-        yield f"Not measured, so left as they are: {', '.join(map(str, shape.unmeasured))} tokens."
+        yield f"Nothing that the table can name was measured, so left as they are: {', '.join(map(str, shape.unmeasured))} tokens."
     if shape.not_mapped:
         yield ""
         yield "The plan itself chooses what this table cannot name:"

@@ -25,6 +25,9 @@ MAX_TOKENS = 16
 MIN_GAIN = 0.05
 """Share of cuBLAS's time that an entry must save: the rule of the table's own authors."""
 
+STATIC_STEPS = 2
+"""Steps over K that vLLM's kernel loads ahead where K is compiled in: it refuses a K of fewer."""
+
 TableTokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 
 
@@ -121,7 +124,7 @@ class TableShape(Part):
     cublas: tuple[NoEntry, ...]
     """Measured: nothing that the table can name saves enough."""
     unmeasured: tuple[TableTokens, ...]
-    """Nothing is known: leave whatever the runtime has there."""
+    """Nothing that the table can name was measured: leave whatever the runtime has there."""
     not_mapped: tuple[NotMapped, ...]
     """Where the plan would run something else."""
 
@@ -201,4 +204,6 @@ def illegal(config: SkinnyGemmConfig, n: int, k: int) -> list[str]:
         found.append(f"K={k} is not divisible by block_size x vector_width={step}")
     if config.static_k not in (None, k):
         found.append(f"static_k={config.static_k} is not K={k}")
+    elif config.static_k is not None and k < STATIC_STEPS * step:
+        found.append(f"static_k={k} is less than {STATIC_STEPS} x block_size x vector_width={STATIC_STEPS * step}")
     return found
