@@ -127,7 +127,17 @@ def test_it_ends_with_a_plan_and_says_what_it_gains(campaign: Path, tmp_path: Pa
 
 
 def test_it_names_the_projections_of_a_model() -> None:
-    names = quickstart_module._projections(parse_campaign(quickstart_module._shipped(quickstart_module.REPLAYED)))
+    text = """
+        name = "named"
+        operators = ["projection"]
+        tokens = [1]
+        [model]
+        name = "Kimi-K3"
+        tensor_parallel = [8, 16]
+        [budget]
+        trials = 1
+    """
+    names = quickstart_module._projections(parse_campaign(text))
     assert names["k=7168,n=6288"] == ["TP8 kda_in_proj"]
     assert names["k=768,n=7168"] == ["TP8 shared_down", "TP16 kda_o_proj", "TP16 o_proj"]
 
