@@ -57,8 +57,8 @@ def source_digest(operator_class: type[Operator]) -> str:
     """
     try:
         folder = Path(inspect.getfile(operator_class)).parent
-        files = sorted(folder.glob("*.py"))
-        sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+        files = sorted(folder.rglob("*.py"))
+        sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     except (OSError, TypeError) as error:
         raise MegatuneError(
             f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}"
@@ -155,9 +155,9 @@ class ArtifactStore:
         try:
             meta = json.loads((folder / f"{key}.json").read_text())
             cubin = (folder / f"{key}.cubin").read_bytes()
-            whole = hashlib.sha256(cubin).hexdigest() == meta.pop("sha256")
+            whole = hashlib.sha256(cubin).hexdigest() == meta.pop("sha256") and meta["key"] == key
             return Artifact(cubin=cubin, **meta) if whole else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def put(self, artifact: Artifact) -> None:
@@ -197,5 +197,11 @@ class ArtifactStore:
 
 def _write(path: Path, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-        file.write(content)
+        try:
+            file.write(content)
+            file.flush()
+        except OSError:
+            # A full disk: what was begun is in the way of making room.
+            Path(file.name).unlink()
+            raise
     Path(file.name).replace(path)

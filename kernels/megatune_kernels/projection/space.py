@@ -31,18 +31,20 @@ def projection_space(workload: Workload, arch: Architecture) -> Space:
 
 
 def _simt(workload: Workload, arch: Architecture) -> VariantSpace:
+    """Defaults: at 1 to 4 tokens 8 % slower than each cell's best, geometric mean of 52 recorded cells of an H200."""
+
     def kernel(params: Params) -> Simt:
         return Simt.of(workload, params)
 
     return VariantSpace(
         "simt",
         (
-            Parameter("block", (32, 64, 128, 256), 128, "threads a block", changes_bits=True),
-            Parameter("rows", (1, 2, 3, 4, 6, 8), 2, "rows of w, so outputs a token, a block"),
-            Parameter("k_unroll", (1, 2, 4), 2, "steps along K whose weights are loaded together"),
+            Parameter("block", (32, 64, 128, 256), 64, "threads a block", changes_bits=True),
+            Parameter("rows", (1, 2, 3, 4, 6, 8), 4, "rows of w, so outputs a token, a block"),
+            Parameter("k_unroll", (1, 2, 4), 1, "steps along K whose weights are loaded together"),
             Parameter("vector", (4, 8), 8, "elements of a load", changes_bits=True),
             Parameter("split_k", (1, 2), 1, "blocks of a cluster that share K", changes_bits=True),
-            Parameter("static_k", (False, True), False, "K compiled in"),
+            Parameter("static_k", (False, True), True, "K compiled in"),
             Parameter(
                 "pdl", (False, True), True, "programmatic launch: weights are loaded before the predecessor ends"
             ),
@@ -84,6 +86,8 @@ def _simt(workload: Workload, arch: Architecture) -> VariantSpace:
 
 
 def _mma(workload: Workload, arch: Architecture) -> VariantSpace:
+    """Defaults: at 3 to 16 tokens 22 % slower than each cell's best, never more than 87 %, over 78 recorded cells."""
+
     def kernel(params: Params) -> Mma:
         return Mma.of(workload, params)
 
