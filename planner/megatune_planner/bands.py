@@ -2,7 +2,9 @@
 
 At each measured number of tokens the choices are stock and the configs that win there: whose time lies below the
 fastest baseline's beyond its interval, by at least the least gain. So no band is slower than its baseline at any of its
-measured tokens, by construction. Among the choices, dynamic programming finds the assignment with the least
+measured tokens, by construction. A config that only a search measured has to win over the baseline of the search too: a
+search and a session of finalists meet the device in different states, and the least of many search times is too low.
+Among the choices, dynamic programming finds the assignment with the least
 
     expected latency under the traffic profile + a cost for each band that needs a config of its own,
 
@@ -16,9 +18,10 @@ Between two measured tokens nothing is known but the two ends, so these tokens f
 1. Both ends have the same decision: theirs.
 2. The upper end's decision wins at the lower end too: the upper end's. (Stock "wins" wherever a baseline was measured.)
 3. The lower end's decision wins at the upper end too: the lower end's.
-4. The upper end's config was never measured at the lower end: the upper end's, because a runtime pads a step up to
-   the next size that it captured.
-5. Otherwise it was measured there and does not win, so somewhere in between it begins to: stock.
+4. The upper end's config was never measured at the lower end, and takes less time at the upper end than the baseline
+   at the lower one, beyond both intervals: the upper end's, because no step in between costs it more than the larger
+   one, nor the baseline less than the smaller one.
+5. Otherwise nothing says where in between it begins to win: stock.
 
 Below the smallest and above the largest measured tokens the decision is stock.
 """
@@ -68,12 +71,16 @@ class Standing:
         min_gain: float,
         tie_slack: float,
         preferred: frozenset[str] = frozenset(),
+        searched: Candidate | None = None,
     ) -> Standing:
+        """:param searched: the fastest baseline as the search measured it, if that did."""
         wins = {}
         for candidate in candidates:
-            found = compare(candidate, baseline, samples)
-            if found.high < 1 and candidate.median_us <= (1 - min_gain) * baseline.median_us:
-                wins[candidate.config] = found
+            rivals = [baseline] if searched is None or candidate.stage is Stage.FINAL else [baseline, searched]
+            found = [compare(candidate, rival, samples) for rival in rivals]
+            enough = (1 - min_gain) * min(rival.median_us for rival in rivals)
+            if candidate.median_us <= enough and all(one.high < 1 for one in found):
+                wins[candidate.config] = found[0]
         ties = tie_set(candidates, samples, tie_slack)
         return Standing(tokens, baseline, tuple(candidates), ties, wins, preferred)
 
@@ -168,7 +175,9 @@ def _between(below: Standing, lower: str | None, above: Standing, upper: str | N
         return upper
     if above.holds(lower):
         return lower
-    return None if upper in below.by_config else upper
+    if upper is None or upper in below.by_config:
+        return None
+    return upper if above.by_config[upper].high_us < below.baseline.low_us else None
 
 
 class _Cost(NamedTuple):

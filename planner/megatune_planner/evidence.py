@@ -54,6 +54,8 @@ class Measured:
     """Every config that may be the best here, and those that may be elsewhere; each once."""
     expressible: dict[str, Candidate] = field(default_factory=dict)
     """The best config that each exporter can express, by its name."""
+    searched_baselines: list[Candidate] = field(default_factory=list)
+    """The baselines once more, as the search measured them."""
 
 
 @dataclass
@@ -129,6 +131,9 @@ def _measured(rows: list[Contender], provenances: Sequence[Provenance], baseline
     measured = Measured(workload, provenance)
     for row in _one_a_config(mine, baselines):
         (measured.baselines if row.variant in baselines else measured.candidates).append(_candidate(row))
+    measured.searched_baselines += (
+        _candidate(row) for row in mine if row.variant in baselines and row.stage is Stage.SEARCH
+    )
     return measured
 
 

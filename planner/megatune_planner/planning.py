@@ -41,6 +41,7 @@ from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UseConfig
 from megatune_planner.plan import UseStock
+from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 
 EVIDENCE = (Provenance.MEASURED, Provenance.REPLAYED)
@@ -162,12 +163,13 @@ def _plan_shape(
         standings.append(
             Standing.of(
                 tokens,
-                min(measured.baselines, key=lambda baseline: (baseline.median_us, baseline.variant)),
+                min(measured.baselines, key=_speed),
                 measured.candidates,
                 samples,
                 min_gain=options.min_gain,
                 tie_slack=options.tie_slack,
                 preferred=preferred(measured.workload) if preferred else frozenset(),
+                searched=min(measured.searched_baselines, key=_speed, default=None),
             )
         )
         if not measured.candidates:
@@ -191,6 +193,10 @@ def _plan_shape(
         bands=bands,
         crossovers=crossovers(bands, shape_curves),
     )
+
+
+def _speed(baseline: Candidate) -> tuple[float, str]:
+    return (baseline.median_us, baseline.variant)
 
 
 def _bands(

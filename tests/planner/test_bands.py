@@ -92,9 +92,13 @@ def test_tokens_in_between_follow_an_end_or_are_stock(standings: list[Standing])
         for tokens in range(below.tokens + 1, above.tokens):
             (found,) = [band.config for band in bands if band.lo <= tokens <= band.hi]
             assert found in (lower, upper, None)
-            if found is not None and found in below.by_config and found in above.by_config:
-                assert below.holds(found)
-                assert above.holds(found)
+            if found is None:
+                continue
+            for here in (below, above):
+                if found in here.by_config:
+                    assert here.holds(found)
+            if found not in below.by_config:
+                assert above.by_config[found].high_us < below.baseline.low_us
 
 
 @settings(deadline=None)
@@ -177,6 +181,16 @@ def test_overlapping_intervals_do_not_unseat_a_finalist() -> None:
     assert decisions([lucky]) == [A.digest]
 
 
+@pytest.mark.parametrize(("searched_us", "wins"), [(10.0, True), (9.75, False), (9.65, False)])
+def test_what_only_a_search_measured_must_win_there_too(searched_us: float, wins: bool) -> None:
+    """The session of finalists ran slower by some percent: against its baseline alone A would seem to win."""
+    base, searched = candidate(CUBLAS, 10.0, session="s"), candidate(CUBLAS, searched_us)
+    found = Standing.of(4, base, [candidate(A, 9.7)], {}, min_gain=0.01, tie_slack=0, searched=searched)
+    assert set(found.wins) == ({A.digest} if wins else set())
+    finalist = candidate(A, 9.7, session="s")
+    assert Standing.of(4, base, [finalist], {}, min_gain=0.01, tie_slack=0, searched=searched).wins
+
+
 def test_a_config_of_its_own_must_earn_its_cost() -> None:
     standings = [
         standing(1, 10.0, {A: 5.0, B: 6.0}),
@@ -214,6 +228,7 @@ def test_weights_go_to_the_next_larger_measured_tokens() -> None:
         ({A: 5.0, B: 6.0}, {B: 5.0}, B),
         ({A: 5.0}, {A: 6.0, B: 5.0}, A),
         ({A: 5.0}, {B: 5.0}, B),
+        ({A: 5.0}, {B: 9.95}, None),
         ({A: 5.0, B: 11.0}, {B: 5.0}, None),
         ({B: 11.0}, {B: 5.0}, None),
         ({A: 5.0}, {A: 11.0}, None),
@@ -224,6 +239,7 @@ def test_weights_go_to_the_next_larger_measured_tokens() -> None:
         "the upper end's wins at both",
         "the lower end's wins at both",
         "the upper end's was never tried below",
+        "and may not win there",
         "the upper end's loses below",
         "stock below",
         "stock above",
@@ -233,7 +249,7 @@ def test_weights_go_to_the_next_larger_measured_tokens() -> None:
 def test_the_rule_between_two_measured_tokens(
     below: dict[Config, float], above: dict[Config, float], between: Config | None
 ) -> None:
-    bands = find_bands([standing(2, 10.0, below), standing(5, 10.0, above)])
+    bands = find_bands([standing(2, 10.0, below), standing(5, 10.3, above)])
     found = {band.config for band in bands if band.lo <= 4 and band.hi >= 3}
     assert found == {between and between.digest}
 

@@ -24,6 +24,8 @@ from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.target import architecture
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UseConfig
@@ -130,6 +132,16 @@ def test_only_the_last_session_of_finalists_decides(session: Session) -> None:
     fill(session, [Case(at(4), CUBLAS, 10), Case(at(4), simt(), 5), *finals])
     with pytest.raises(NothingMeasured, match="no gain worth shipping"):
         planned(session)
+
+
+def test_the_search_s_own_baseline_judges_what_only_the_search_measured(session: Session) -> None:
+    """The device was slower when the finalists met: against their baseline the beaten config would seem to win."""
+    cases = []
+    for tokens, lucky in ((4, 9.70), (8, 9.40)):
+        cases += [Case(at(tokens), CUBLAS, 9.75), Case(at(tokens), simt(), 9.69), Case(at(tokens), mma(), lucky)]
+        cases += [Case(at(tokens), config, 10.0, Stage.FINAL, "finals") for config in (CUBLAS, simt())]
+    fill(session, cases)
+    assert serving(planned(session)) == [(1, 7, "stock"), (8, 8, mma().digest), (9, None, "stock")]
 
 
 def test_what_is_beaten_here_can_serve_from_next_door(session: Session) -> None:
@@ -275,7 +287,10 @@ def test_the_incumbent_wins_ties(session: Session, tmp_path: Path) -> None:
 
 def test_defaults_are_those_of_the_registered_operator() -> None:
     preferred = defaults_on("sm_90a")
-    assert simt().digest in preferred(at(4))
+    space = operator("projection").space(at(4), architecture("sm_90a"))
+    legal = {config.digest for variant in space.variants for config in variant.configs()}
+    assert len(preferred(at(4))) == len(space.variants)
+    assert preferred(at(4)) <= legal
     assert preferred(Workload.of("unheard", {"n": 1}, 4)) == frozenset()
     assert defaults_on("sm_20")(at(4)) == frozenset()
 

@@ -45,7 +45,8 @@ def _shape(shape: TableShape) -> Iterator[str]:
     yield from (rows[tokens] for tokens in sorted(rows))
     if shape.unmeasured:
         yield ""
-        yield f"Nothing that the table can name was measured, so left as they are: {', '.join(map(str, shape.unmeasured))} tokens."
+        tokens = ", ".join(map(str, shape.unmeasured))
+        yield f"Nothing that the table can name was measured, so left as they are: {tokens} tokens."
     if shape.not_mapped:
         yield ""
         yield "The plan itself chooses what this table cannot name:"
