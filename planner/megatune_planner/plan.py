@@ -410,7 +410,9 @@ class Plan(Part):
         """:raises MegatuneError: when the text is no plan, of another schema version, or changed since it was made."""
         try:
             # The embedded reader has the first word on what a plan is: what it refuses is never approved.
-            load(text if text.lstrip().startswith("{") else "{", target=None)
+            if not text.lstrip().startswith("{"):  # the reader would take it for a path
+                raise MegatuneError("not a plan: its text does not begin with a brace")
+            load(text, target=None)
             return Plan.model_validate_json(text)
         except PlanError as error:
             raise MegatuneError(str(error)) from None
@@ -426,7 +428,8 @@ class Plan(Part):
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise MegatuneError(f"cannot read the plan {path}: {error}") from None
+            why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+            raise MegatuneError(f"cannot read the plan {path}: {why}") from None
         try:
             return Plan.from_json(text)
         except MegatuneError as error:

@@ -94,7 +94,7 @@ class Reader:
         if index == 0:
             return f"stock: {tokens} tokens is not a decode step"
         decision = table.decisions[index]
-        band = next(band for band in reversed(table.bands) if band["tokens_lo"] <= tokens)
+        band = next(band for band in reversed(table.bands) if band["tokens_lo"] <= table.starts[index - 1])
         if decision is None:
             return f"stock: {band['reason']}"
         params = "".join(f" {name}={value}" for name, value in decision.params.items())
@@ -144,7 +144,7 @@ def _parse(path_or_text: str | os.PathLike[str]) -> dict[str, Any]:
             with open(text, encoding="utf-8") as file:  # noqa: PTH123  (an embedded file stays plain)
                 text = file.read()
         except (OSError, ValueError) as error:
-            raise PlanError(f"cannot read the plan: {error}") from None
+            raise PlanError(f"cannot read the plan: {getattr(error, 'strerror', None) or error}") from None
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -140,13 +140,18 @@ def test_what_is_no_plan_is_one_line(tmp_path: Path, text: str) -> None:
     with pytest.raises(MegatuneError) as raised:
         Plan.load(path)
     assert "\n" not in str(raised.value)
+    assert ("does not begin with a brace" in str(raised.value)) is not text.startswith("{")
 
 
 def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "bytes.json").write_bytes(b"\xff\xfe{")
-    for path in (tmp_path / "missing.json", tmp_path, tmp_path / "bytes.json"):
-        with pytest.raises(MegatuneError, match="cannot read the plan"):
-            Plan.load(path)
+    for name, why in (
+        ("missing.json", "No such file or directory"),
+        ("", "Is a directory"),
+        ("bytes.json", "it is not UTF-8 text"),
+    ):
+        with pytest.raises(MegatuneError, match=rf"cannot read the plan [^:]*: {why}$"):
+            Plan.load(tmp_path / name)
 
 
 @settings(deadline=None, max_examples=50)

@@ -73,6 +73,7 @@ def test_shapes_are_spelled_alike(plan: Plan, reader: Reader) -> None:
         (("projection", "k=7168,n=1536", -3), "-3 tokens is not a decode step"),
         (("projection", "k=7168,n=1536", 65), "more than the 64 tokens"),
         (("projection", "k=7168,n=1536", 10**30), "more than the 64 tokens"),
+        (("projection", "k=7168,n=1536", float("nan")), "more than the 64 tokens"),
         (("projection", "k=7168,n=1536", None), "not a key of a plan"),
         (("projection", "k=7168,n=1536", "4"), "not a key of a plan"),
         (("projection", ["k"], 4), "not a key of a plan"),
