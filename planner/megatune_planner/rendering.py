@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich import box
+from rich.console import Console
+from rich.console import ConsoleOptions
 from rich.console import Group
 from rich.console import RenderableType
+from rich.console import RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -18,6 +22,9 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UseConfig
 from megatune_planner.plan import UseStock
+
+NARROW_COLUMNS = 80
+"""Of a terminal that gets the columns that matter most alone."""
 
 
 def render_plan(plan: Plan) -> RenderableType:
@@ -39,9 +46,7 @@ def decision_text(decision: UseConfig | UseStock) -> str:
 
 def tokens_text(band: Band) -> str:
     """The band's tokens, e.g. ``1``, ``2-4`` or ``65+``."""
-    if band.tokens_hi is None:
-        return f"{band.tokens_lo}+"
-    return str(band.tokens_lo) if band.tokens_lo == band.tokens_hi else f"{band.tokens_lo}-{band.tokens_hi}"
+    return _interval(band.tokens_lo, band.tokens_hi)
 
 
 def saved_share(shape: ShapePlan) -> float:
@@ -50,6 +55,12 @@ def saved_share(shape: ShapePlan) -> float:
         point.latency.median_us / point.baseline_latency.median_us for band in shape.bands for point in band.points
     ]
     return 1 - math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _interval(lo: int, hi: int | None) -> str:
+    if hi is None:
+        return f"{lo}+"
+    return str(lo) if lo == hi else f"{lo}-{hi}"
 
 
 def _parts(plan: Plan) -> Iterator[RenderableType]:
@@ -67,6 +78,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
             )
         ),
         (0, 0, 0, 2),
+        expand=False,
     )
     for operator in content.operators:
         for shape in operator.shapes:
@@ -76,12 +88,12 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
                 (f"{operator.name} {shape.shape}", "bold"), f"  {shape.dtype}, world {shape.world}: {saved}"
             )
             configs = list(dict.fromkeys(decision_text(b.decision) for b in shape.bands if b.decision.kind == "config"))
-            yield _bands(shape, configs)
+            yield _Bands(shape, configs)
             lines = [*(f"[{number}] {config}" for number, config in enumerate(configs, 1)), *_remarks(shape)]
-            yield from (Padding(Text(line), (0, 0, 0, 2)) for line in lines)
+            yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
     yield Text("")
     yield Text("Fallback, the first that holds", style="bold")
-    yield Padding(_rules(plan), (0, 0, 0, 2))
+    yield Padding(_rules(plan), (0, 0, 0, 2), expand=False)
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:
@@ -100,27 +112,42 @@ def _evidence(plan: Plan) -> str:
     )
 
 
-def _bands(shape: ShapePlan, configs: Sequence[str]) -> Table:
+@dataclass(frozen=True)
+class _Bands:
+    """A shape's bands as a table, which leaves out columns where the terminal is narrow."""
+
+    shape: ShapePlan
+    configs: Sequence[str]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _bands(self.shape, self.configs, narrow=options.max_width < NARROW_COLUMNS)
+
+
+def _bands(shape: ShapePlan, configs: Sequence[str], *, narrow: bool) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
     table.add_column("tokens", justify="right", no_wrap=True)
     table.add_column("decision", no_wrap=True)
     table.add_column("µs", justify="right", no_wrap=True)
-    table.add_column("stock µs", justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("stock µs", justify="right", no_wrap=True)
     table.add_column("saves", justify="right", no_wrap=True)
     table.add_column("measured at", overflow="fold")
-    table.add_column("ties", justify="right", no_wrap=True)
+    if not narrow:
+        table.add_column("ties", justify="right", no_wrap=True)
     for band in shape.bands:
         points = band.points
         text = decision_text(band.decision)
         stock = text not in configs
+        beside = () if narrow else (_span([point.baseline_latency.median_us for point in points], "{:.2f}"),)
+        ties = () if narrow else (_span([point.tie_set_size for point in points], "{:.0f}"),)
         table.add_row(
             tokens_text(band),
             text if stock else Text(f"{text.split()[0]} [{configs.index(text) + 1}]"),
             "" if stock else _span([point.latency.median_us for point in points], "{:.2f}"),
-            _span([point.baseline_latency.median_us for point in points], "{:.2f}"),
+            *beside,
             "" if stock else _span([100 * point.gain for point in points], "{:.1f}") + " %",
-            Text(", ".join(str(point.tokens) for point in points) or band.reason),
-            _span([point.tie_set_size for point in points], "{:.0f}"),
+            Text(", ".join(str(point.tokens) for point in points) or "-"),
+            *ties,
             style="dim" if stock else "",
         )
     return table
@@ -134,6 +161,8 @@ def _span(values: Sequence[float], spelled: str) -> str:
 
 
 def _remarks(shape: ShapePlan) -> Iterator[str]:
+    # A reason is too long for a column.
+    yield from (f"{tokens_text(band)} tokens: {band.reason}" for band in shape.bands if not band.points)
     for crossover in shape.crossovers:
         where = f"between {crossover.tokens_lo} and {crossover.tokens_hi} tokens"
         if crossover.estimate_tokens is not None:
@@ -150,9 +179,11 @@ def _rules(plan: Plan) -> Table:
     for number, rule in enumerate(plan.content.fallback, 1):
         where = ""
         if rule.when == "outside_tokens":
-            where = f" {rule.operator} {rule.shape} below {rule.below}, above {rule.above}"
+            # There is no step of fewer tokens than 1.
+            below = f"below {rule.below}, " if rule.below > 1 else ""
+            where = f" {rule.operator} {rule.shape} {below}above {rule.above}"
         elif rule.when == "stock_won":
-            where = f" {rule.operator} {rule.shape} {rule.tokens_lo}-{rule.tokens_hi}"
+            where = f" {rule.operator} {rule.shape} {_interval(rule.tokens_lo, rule.tokens_hi)}"
         table.add_row(
             Text(f"{number}.", style="dim"),
             Text(f"{rule.when.replace('_', ' ')}{where}"),

@@ -28,7 +28,7 @@ def rendered(plan: Plan, width: int) -> str:
 def test_a_plan_is_plain_text_where_there_is_no_terminal(plan: Plan) -> None:
     text = rendered(plan, 120)
     assert "\x1b" not in text
-    for part in (plan.digest, "projection k=7168,n=1536", "23.4-31.3 %", "6.88-7.72", "65+", "more than the 64 tokens"):
+    for part in (plan.digest, "projection k=7168,n=1536", "23.4-31.3 %", "6.88-7.72", "65+"):
         assert part in text
     assert "crossover simt to mma between 4 and 8 tokens, near 7.49" in text
 
@@ -40,6 +40,20 @@ def test_every_band_is_there_at_any_width(plan: Plan, width: int) -> None:
     for shape in plan.operator("projection").shapes:
         for band in shape.bands:
             assert tokens_text(band) in text
+
+
+def test_reasons_and_rules_say_no_more_than_they_must(plan: Plan) -> None:
+    assert "  65+ tokens: more than the 64 tokens that were measured at most\n" in rendered(plan, 80)
+    wide = rendered(plan, 160)
+    assert "outside tokens projection k=7168,n=1536 above 64 " in wide
+    assert "below 1," not in wide
+
+
+def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_ones(plan: Plan) -> None:
+    narrow = rendered(plan, 60)
+    assert "…" not in narrow
+    assert "stock µs" not in narrow
+    assert "stock µs" in rendered(plan, 80)
 
 
 def test_bands_in_words(plan: Plan) -> None:
