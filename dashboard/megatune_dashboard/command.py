@@ -48,6 +48,12 @@ class _Commands(TyperGroup):
                 where = f" for {error.filename}" if error.filename else ""
                 _complain(f"megatune: the disk is full: free some space{where} and run again")
                 raise typer.Exit(BAD_INPUT) from error
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                where = f"{error.filename} " if error.filename else ""
+                _complain(
+                    f"megatune: {where}cannot be used ({error.strerror}): name another place, or get the permission"
+                )
+                raise typer.Exit(BAD_INPUT) from error
             raise self._fault(ctx, error) from error
         except Exception as error:
             if type(error).__module__.startswith("typer"):  # usage errors and exits, which Typer handles

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable
 from importlib.resources import files
@@ -41,12 +42,13 @@ def quickstart(
     from megatune_tuner.doctor import examine
     from megatune_tuner.doctor import visible_gpus
 
-    _run(REPLAYED, db)
+    again = f"megatune quickstart --db {shlex.quote(str(db))}"
+    _run(REPLAYED, db, again)
     if visible_gpus():
         if examine().can_measure:
             typer.echo("\nThere is a GPU: measuring three projections on it, which takes about a minute.")
             try:
-                _run(MEASURED, db.with_name(f"{db.stem}-gpu{db.suffix}"))
+                _run(MEASURED, db.with_name(f"{db.stem}-gpu{db.suffix}"), again)
             except NothingMeasured as error:
                 typer.echo(f"No plan from this GPU: {error}")
         else:
@@ -54,8 +56,11 @@ def quickstart(
     typer.echo("\nNext, your own model on your own GPU: `megatune doctor`, then `megatune run --help`.")
 
 
-def _run(name: str, db: Path) -> None:
-    """Run a shipped campaign into a database, plan from it, and say what came of it."""
+def _run(name: str, db: Path, again: str) -> None:
+    """Run a shipped campaign into a database, plan from it, and say what came of it.
+
+    :param again: the command that goes on when this is stopped.
+    """
     from megatune_db.session import open_database
     from megatune_planner.drafting import draft_plan
     from megatune_planner.drafting import keep_draft
@@ -68,7 +73,7 @@ def _run(name: str, db: Path) -> None:
     campaign = parse_campaign(_shipped(name), source=name)
     summary = run_file(campaign, db, progress=RichProgress() if sys.stderr.isatty() else PlainProgress())
     if summary.interrupted:
-        typer.echo("stopped; to go on: megatune quickstart", err=True)
+        typer.echo(f"stopped; to go on: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
     file = db.with_name(f"{campaign.name}.plan.json")
     with open_database(db) as database, database.session() as session:

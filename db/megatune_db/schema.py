@@ -113,7 +113,7 @@ def upgrade(url_or_path: str | PathLike[str]) -> str:
     path = sqlite_path(url_or_path)
     refuse_network_file_system(path)
     if not path.exists():
-        raise DatabaseMissingError(f"there is no database {path}: check the path")
+        raise DatabaseMissingError(f"there is no database {path}: check the path, or run a campaign into it first")
     with writer_lock(path):
         found = revision(path)
         if found is not None:

@@ -104,7 +104,7 @@ def open_database(url_or_path: str | PathLike[str], *, create: bool = True, read
     refuse_network_file_system(path)
     if not path.exists():
         if read_only or not create:
-            raise DatabaseMissingError(f"there is no database {path}: check the path")
+            raise DatabaseMissingError(f"there is no database {path}: check the path, or run a campaign into it first")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

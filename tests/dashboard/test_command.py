@@ -100,6 +100,11 @@ def test_help_is_fast_enough_to_be_asked_for() -> None:
             2,
             "megatune: the disk is full: free some space for a.db and run again",
         ),
+        (
+            OSError(errno.EROFS, "Read-only file system", "a.parquet"),
+            2,
+            "megatune: a.parquet cannot be used (Read-only file system): name another place, or get the permission",
+        ),
     ],
 )
 def test_what_a_user_can_mend_is_one_line(broken: Any, error: BaseException, code: int, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -25,6 +26,7 @@ from megatune_kernels.target import Toolchain
 from megatune_kernels.target import architecture
 from megatune_planner.plan import Plan
 from megatune_tuner import doctor
+from megatune_tuner import execution
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import write_recording
@@ -147,6 +149,16 @@ def test_run_again_it_measures_nothing_twice(campaign: Path, tmp_path: Path) -> 
     first = run("--db", str(db))
     write(campaign, gain=3.0)
     assert run("--db", str(db))[:2] == first[:2]
+
+
+def test_stopped_it_says_how_to_go_on_with_the_same_database(
+    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = SimpleNamespace(interrupted=True)
+    monkeypatch.setattr(execution, "run_file", lambda *arguments, **options: summary)
+    code, _, err = run("--db", str(tmp_path / "a b.db"))
+    assert code == 130
+    assert err == f"stopped; to go on: megatune quickstart --db '{tmp_path / 'a b.db'}'\n"
 
 
 def test_without_a_gain_it_exits_3(campaign: Path, tmp_path: Path) -> None:
