@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import Pipe
@@ -19,7 +24,14 @@ from megatune_kernels.errors import MegatuneError
 
 PR_SET_PDEATHSIG = 1
 ENDING_S = 5.0
-"""How long a process that closed its end may take to exit."""
+"""How long a process that closed its end, or was killed, may take to exit."""
+MOST_WRITTEN_BYTES = 1 << 20
+"""What a child wrote is dropped beyond this: the last lines are what tells how it ended."""
+TAIL_BYTES = 1 << 14
+LONGEST_LINE = 400
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter from others, a tenth of Python's default: an answer waits that long each
+time that the thread which waits for it needs the interpreter back, while another computes."""
 
 
 class ChildLostError(Exception):
@@ -44,10 +56,16 @@ class Child:
     parent, however that ends.
     """
 
-    def __init__(self, module: str, *arguments: str, nice: int = 0) -> None:
+    def __init__(
+        self, module: str, *arguments: str, nice: int = 0, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """:param environment: variables that the process has beside those of this one."""
         self._module = module
         self._arguments = arguments
         self._nice = nice
+        self._environment = environment or {}
+        self._ending_lock = threading.Lock()
+        self._ended = False
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._errors: Any = None
@@ -58,6 +76,16 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether there is a process, so that a call starts none."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether ``end`` was called."""
+        return self._ended
+
     def call(self, message: Any, limit_s: float) -> Any:
         """Send a message and wait for the answer.
 
@@ -65,12 +93,21 @@ class Child:
         :raises MegatuneError: when the child raised one, with its message.
         """
         connection = self._start()
+        _limit(connection, limit_s)
         try:
+            self._drop_output()
             connection.send(message)
             answered = connection.poll(limit_s)
             answer = connection.recv() if answered else None
+        except BlockingIOError:
+            # The process takes no more of the message, or stopped in the middle of its answer.
+            answered = False
         except (EOFError, OSError) as error:
             raise ChildLostError(self._ending(), hung=False) from error
+        except BaseException:
+            # Interrupted: the answer that comes later must not be taken for that of the next message.
+            self.close()
+            raise
         if not answered:
             reason = f"no answer within {limit_s:g} s{self._last_line()}"
             self.close()
@@ -80,12 +117,22 @@ class Child:
             raise MegatuneError(answer.message)
         return answer
 
+    def end(self) -> None:
+        """Kill the process for good, from any thread: a call that waits is lost, and so is every later one."""
+        with self._ending_lock:
+            self._ended = True
+            if self._process is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+
     def close(self) -> None:
         """Kill the process, if there is one; the next call starts another."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            # A driver that hangs can keep a process beyond its death: it is left to that, not waited for.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(ENDING_S)
         if self._connection is not None:
             self._connection.close()
         if self._errors is not None:
@@ -97,20 +144,31 @@ class Child:
         if self._connection is not None and self._process is not None and self._process.poll() is None:
             return self._connection
         self.close()
-        ours, theirs = Pipe()
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        command = [sys.executable, "-m", self._module, str(theirs.fileno()), str(self._nice), *self._arguments]
-        self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
-            stdin=subprocess.DEVNULL,
-            stdout=self._errors,
-            stderr=self._errors,
-            start_new_session=True,
-        )
-        theirs.close()
-        self._connection = ours
-        return ours
+        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        with self._ending_lock:
+            if self._ended:
+                raise ChildLostError("closed", hung=False)
+            ours, theirs = Pipe()
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+            # Appending, so that what was dropped leaves no hole.
+            fcntl.fcntl(self._errors, fcntl.F_SETFL, fcntl.fcntl(self._errors, fcntl.F_GETFL) | os.O_APPEND)
+            command = [sys.executable, "-m", self._module, str(theirs.fileno()), str(self._nice), *self._arguments]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env={**os.environ, **self._environment},
+                start_new_session=True,
+            )
+            theirs.close()
+            self._connection = ours
+            return ours
+
+    def _drop_output(self) -> None:
+        if os.fstat(self._errors.fileno()).st_size >= MOST_WRITTEN_BYTES:
+            os.ftruncate(self._errors.fileno(), 0)
 
     def _ending(self) -> str:
         """How the process ended, and the last line that it wrote."""
@@ -126,9 +184,19 @@ class Child:
         return ending
 
     def _last_line(self) -> str:
-        self._errors.seek(0)
-        lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+        size = os.fstat(self._errors.fileno()).st_size
+        tail = os.pread(self._errors.fileno(), TAIL_BYTES, max(0, size - TAIL_BYTES))
+        lines = tail.decode(errors="replace").strip().splitlines()
+        return f": {lines[-1][:LONGEST_LINE]}" if lines else ""
+
+
+def _limit(connection: Connection, limit_s: float) -> None:
+    """Let no single read or write of the connection wait longer than that: both raise ``BlockingIOError`` then."""
+    seconds, part = divmod(max(limit_s, 1e-3), 1)
+    interval = struct.pack("@ll", int(seconds), int(part * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, interval)
+        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, interval)
 
 
 def serve(answer: Callable[[Any], Any]) -> None:
