@@ -146,8 +146,12 @@ class ArtifactStore:
     """Artifacts in a folder, safe for many processes: a per-key lock is held while a key is compiled."""
 
     def __init__(self, root: Path) -> None:
+        """:raises MegatuneError: when there can be no such folder."""
         self.root = root
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise MegatuneError(f"cannot keep artifacts in {root}: {error}") from error
 
     def get(self, key: str) -> Artifact | None:
         """The artifact of that key, or None when it was never built or its file is damaged."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
+import re
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from megatune_db.records import Status
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
+from megatune_tuner import compiling
 from megatune_tuner.compiling import CompilePool
 
 LIMIT_S = 8.0
@@ -61,6 +67,69 @@ def test_an_artifact_is_built_once_and_then_found(pool: CompilePool) -> None:
     assert first.artifact == second.artifact
     assert first.compile_s > 0
     assert second.compile_s == 0
+
+
+def test_what_cannot_be_built_is_not_tried_again(pool: CompilePool, workload: Workload) -> None:
+    faulty, config = operator("faulty"), Config.of("compile_timeout", {"unit": 1})
+    first = pool.submit(faulty, workload, config).result(60)
+    started = time.monotonic()
+    # Another workload with the same key: shapes share code.
+    again = pool.submit(faulty, workload.at(2), config).result(60)
+    assert again == first
+    assert first.status is Status.COMPILE_TIMEOUT
+    assert time.monotonic() - started < LIMIT_S / 2
+
+
+def test_few_builds_need_few_processes(pool: CompilePool, workload: Workload) -> None:
+    for unit in (1, 2):
+        assert pool.submit(operator("faulty"), workload, Config.of("compile_error", {"unit": unit})).result(60).reason
+    assert [child.is_alive for child in pool._children].count(True) == 1
+
+
+def test_a_store_that_cannot_be_written_is_no_fault_of_the_config(tmp_path: Path, workload: Workload) -> None:
+    pytest.importorskip("cutlass", reason="the artifact's key holds the version of the DSL")
+    root = tmp_path / "store"
+    pool = CompilePool(root, architecture("sm_90a"), processes=1, limit_s=60)
+    faulty = operator("faulty")
+    for started in (False, True):
+        if started:
+            root.unlink()
+            root.mkdir()
+            assert pool.submit(faulty, workload, Config.of("compile_error", {"unit": 1})).result(60).reason
+        shutil.rmtree(root)
+        root.write_text("")
+        with pytest.raises(MegatuneError, match=re.escape(f"cannot keep artifacts in {root}: ")):
+            pool.submit(faulty, workload, Config.of("compile_crash", {"unit": 1})).result(60)
+    with pytest.raises(MegatuneError, match="cannot keep artifacts in"):
+        CompilePool(root, architecture("sm_90a"))
+    pool.close()
+
+
+def test_cores_are_those_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3})
+    monkeypatch.setattr(Path, "read_text", lambda _: "max 100000\n")
+    assert compiling.cores() == 3
+    monkeypatch.setattr(Path, "read_text", lambda _: "250000 100000\n")
+    assert compiling.cores() == 2
+
+
+def test_nothing_is_built_after_closing(tmp_path: Path, workload: Workload) -> None:
+    pytest.importorskip("cutlass", reason="the artifact's key holds the version of the DSL")
+    pool = CompilePool(tmp_path, architecture("sm_90a"), processes=2, limit_s=600)
+    slow = Config.of("compile_timeout", {"unit": 1})
+    futures = [pool.submit(operator("faulty"), workload, slow)]
+    projection = operator("projection")
+    shape = projection.workload({"n": 64, "k": 256}, 1)
+    configs = projection.space(shape, architecture("sm_90a")).configs[:20]
+    futures += [pool.submit(projection, shape, config) for config in configs]
+    time.sleep(1)
+    pool.close()
+    assert not any(child.is_alive for child in pool._children)
+    for future in futures:
+        try:
+            assert future.result(0).status is Status.OK
+        except (MegatuneError, concurrent.futures.CancelledError):
+            continue
 
 
 def test_closing_ends_a_compile_that_runs(tmp_path: Path, workload: Workload) -> None:

@@ -127,6 +127,22 @@ def test_a_store_gives_back_what_was_put_or_nothing(tmp_path: Path) -> None:
     assert store.get("ab12") is None
 
 
+@pytest.mark.parametrize("damage", ["", "[]", '"text"', "7", "{}"])
+def test_damaged_facts_of_an_artifact_are_as_if_it_was_never_built(tmp_path: Path, damage: str) -> None:
+    store = ArtifactStore(tmp_path)
+    store.put(Artifact("ab12", "sm_90a", "entry", b"\x7fELF code", 40, 0))
+    (tmp_path / "ab" / "ab12.json").write_text(damage)
+    assert store.get("ab12") is None
+
+
+def test_an_artifact_under_another_key_is_not_given_out(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    store.put(Artifact("ab12", "sm_90a", "entry", b"\x7fELF code", 40, 0))
+    for ending in ("json", "cubin"):
+        (tmp_path / "ab" / f"ab12.{ending}").rename(tmp_path / "ab" / f"ab34.{ending}")
+    assert store.get("ab34") is None
+
+
 def test_resources_of_an_empty_elf_are_none() -> None:
     header = bytearray(64)
     header[0x28:0x30] = (64).to_bytes(8, "little")

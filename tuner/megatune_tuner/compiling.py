@@ -12,6 +12,7 @@ from pathlib import Path
 from megatune_db.records import Status
 from megatune_kernels.artifact import ArtifactStore
 from megatune_kernels.artifact import artifact_key
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
@@ -24,6 +25,27 @@ COMPILE_LIMIT_S = 60.0
 """Hundred times the usual compile: what takes longer is pathological, not slow."""
 COMPILER_NICE = 10
 """Compiling yields to the process that drives the GPU."""
+COMPILER_ENVIRONMENT = {
+    # A compile takes and frees tens of MiB: kept instead of given back, they need no new pages for the next one.
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+    # One compile is one thread: what numpy would start only waits.
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
+}
+ATTEMPTS = 2
+"""How often a compiler's process may end without a word, e.g. for want of memory, before the config is blamed."""
+
+
+def cores() -> int:
+    """Cores that this process may use: fewer than the machine has in many containers and batch jobs."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(allowed, int(quota) // int(period)))
+    except (OSError, ValueError):  # no such limit; an unlimited quota is the word max
+        return allowed
 
 
 def store_root() -> Path:
@@ -48,7 +70,7 @@ class CompilePool:
     """Builds artifacts in child processes; one thread waits for each child.
 
     A compile that passes its limit, or that brings its process down, costs that process and nothing else. Submitting
-    a key that is in the works returns the future that is there.
+    a key that is in the works returns the future that is there; one that could not be built is not tried again.
     """
 
     def __init__(
@@ -58,18 +80,28 @@ class CompilePool:
         self._arch = arch
         self._limit_s = limit_s
         # One core stays free for the process that drives the GPU, one for the coordinator.
-        self.processes = processes or max(1, (os.cpu_count() or 2) - 2)
+        self.processes = processes or max(1, cores() - 2)
         self._threads = ThreadPoolExecutor(self.processes, thread_name_prefix="compile")
-        self._idle: queue.SimpleQueue[Child] = queue.SimpleQueue()
+        # The last one back is the next one out: a process starts only when all that run are busy.
+        self._idle: queue.LifoQueue[Child] = queue.LifoQueue()
         self._children = []
         for _ in range(self.processes):
-            child = Child("megatune_tuner.workers.compiler", str(root), arch.name, nice=COMPILER_NICE)
+            child = Child(
+                "megatune_tuner.workers.compiler",
+                str(root),
+                arch.name,
+                nice=COMPILER_NICE,
+                environment=COMPILER_ENVIRONMENT,
+            )
             self._children.append(child)
             self._idle.put(child)
         self._pending: dict[str, Future[Built]] = {}
+        self._failed: dict[str, Built] = {}
 
     def submit(self, operator: Operator, workload: Workload, config: Config) -> Future[Built]:
         """Start building, unless it is built or in the works.
+
+        The future raises ``MegatuneError`` where nothing can be built: a full disk, a pool that is closed.
 
         :raises MegatuneError: when the artifact has no key.
         """
@@ -85,23 +117,41 @@ class CompilePool:
         """Drop what has not started and end the processes."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         for child in self._children:
-            child.close()
+            child.end()
+        # Each thread has its child to itself until it is through.
         self._threads.shutdown(wait=True)
+        for child in self._children:
+            child.close()
 
     def _build(self, key: str, operator: Operator, workload: Workload, config: Config) -> Built:
         found = self._store.get(key)
         if found is not None:
             return Built(found, Status.OK, "", 0.0)
+        if key in self._failed:
+            return self._failed[key]
         child = self._idle.get()
         try:
-            artifact, reason, seconds = child.call((operator, workload, config), self._limit_s)
-        except ChildLostError as lost:
-            if lost.hung:
-                reason = f"not compiled within {self._limit_s:g} s"
-                return Built(None, Status.COMPILE_TIMEOUT, reason, self._limit_s)
-            return Built(None, Status.COMPILE_ERROR, f"the compiler's process ended: {lost}", 0.0)
+            built = self._compile(child, operator, workload, config)
         finally:
             self._idle.put(child)
-        if artifact is None:
-            return Built(None, Status.COMPILE_ERROR, reason, seconds)
-        return Built(artifact, Status.OK, "", seconds)
+        if built.artifact is None:
+            self._failed[key] = built
+        return built
+
+    def _compile(self, child: Child, operator: Operator, workload: Workload, config: Config) -> Built:
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                artifact, reason, seconds = child.call((operator, workload, config), self._limit_s)
+            except ChildLostError as lost:
+                if child.is_ended:
+                    raise MegatuneError("the pool of compilers is closed") from lost
+                if lost.hung:
+                    reason = f"not compiled within {self._limit_s:g} s"
+                    return Built(None, Status.COMPILE_TIMEOUT, reason, self._limit_s)
+                if attempt == ATTEMPTS:
+                    return Built(None, Status.COMPILE_ERROR, f"the compiler's process ended: {lost}", 0.0)
+                continue
+            if artifact is None:
+                return Built(None, Status.COMPILE_ERROR, reason, seconds)
+            return Built(artifact, Status.OK, "", seconds)
+        raise AssertionError("unreachable")

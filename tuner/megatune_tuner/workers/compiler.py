@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from megatune_kernels.artifact import ArtifactStore
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
@@ -15,17 +18,31 @@ from megatune_kernels.target import architecture
 from megatune_tuner.workers.child import serve
 
 LONGEST_REASON = 300
+LEAST_FREE_BYTES = 16 << 20
+"""Room that a compile may need on a disk, with a margin."""
+
+
+def _need_room(*folders: Path) -> None:
+    """:raises MegatuneError: when a disk is full, which is no fault of the config whose compile failed."""
+    for folder in folders:
+        free = shutil.disk_usage(folder).free
+        if free < LEAST_FREE_BYTES:
+            raise MegatuneError(f"{folder} has {free >> 10} KiB free, too little to compile: make room and run again")
 
 
 def main() -> None:
-    store = ArtifactStore(Path(sys.argv[3]))
+    root = Path(sys.argv[3])
     arch = architecture(sys.argv[4])
 
     def compile_one(job: tuple[Operator, Workload, Config]) -> tuple[Artifact | None, str, float]:
         started = time.monotonic()
+        store = ArtifactStore(root)
         try:
             artifact = store.get_or_compile(*job, arch)
+        except OSError as error:
+            raise MegatuneError(f"cannot keep artifacts in {root}: {error}") from error
         except Exception as error:  # noqa: BLE001 - whatever a config does to the compiler is its result
+            _need_room(root, Path(tempfile.gettempdir()))
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
             return None, reason, time.monotonic() - started
         return artifact, "", time.monotonic() - started
