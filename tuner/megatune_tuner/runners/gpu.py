@@ -25,10 +25,13 @@ from megatune_tuner.workers.gpu_messages import Final
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
 from megatune_tuner.workers.gpu_messages import Search
+from megatune_tuner.workers.gpu_messages import Start
 
 RUN_LIMIT_S = 30.0
 """Limit of one measurement, which takes milliseconds; the operands of a new workload take a few seconds."""
 START_LIMIT_S = 180.0
+ENDS_ALL = (Status.CRASH, Status.HANG)
+"""Statuses of a finalist that may have cost the others theirs."""
 RECYCLE_AFTER = 4000
 """Measurements after which the worker is replaced, so that what it may leak stays small."""
 
@@ -62,25 +65,19 @@ class GpuRunner(Runner):
         return {"copy_bytes_a_us": self.copy_bytes_a_us}
 
     def measure(self, request: Request) -> Measurement:
-        self._recycle()
-        try:
-            outcome = self._child.call(Search(_job(request)), self._run_limit_s)
-        except ChildLostError as lost:
-            outcome = _lost(lost, self._run_limit_s)
-        if outcome.poisoned:
-            self._child.close()
-        return self._measurement(request, outcome, Stage.SEARCH, uuid.uuid4().hex)
+        return self._measurement(request, self._search(_job(request)), Stage.SEARCH, uuid.uuid4().hex)
 
     def finalists(self, requests: Sequence[Request]) -> list[Measurement]:
-        self._recycle()
-        limit = self._run_limit_s * max(1, len(requests))
-        jobs = tuple(_job(request) for request in requests)
-        try:
-            outcomes = self._child.call(Final(jobs, self._order.getrandbits(32)), limit)
-        except ChildLostError as lost:
-            outcomes = [_lost(lost, limit)] * len(requests)
-        if any(outcome.poisoned for outcome in outcomes):
-            self._child.close()
+        jobs = [_job(request) for request in requests]
+        outcomes = self._final(jobs)
+        if any(outcome.status in ENDS_ALL for outcome in outcomes):
+            # One took the others along: who it was shows when each runs alone, and the rest is measured again.
+            alone = [self._search(job) for job in jobs]
+            good = [i for i, outcome in enumerate(alone) if outcome.status is Status.OK]
+            if good and len(good) < len(jobs):
+                outcomes = alone
+                for i, outcome in zip(good, self._final([jobs[i] for i in good]), strict=True):
+                    outcomes[i] = outcome
         session = uuid.uuid4().hex
         pairs = zip(requests, outcomes, strict=True)
         return [self._measurement(request, outcome, Stage.FINAL, session) for request, outcome in pairs]
@@ -88,9 +85,39 @@ class GpuRunner(Runner):
     def close(self) -> None:
         self._child.close()
 
-    def _recycle(self) -> None:
+    def _search(self, job: Job) -> Outcome:
+        self._start()
+        try:
+            outcome: Outcome = self._child.call(Search(job), self._run_limit_s)
+        except ChildLostError as lost:
+            return _lost(lost, self._run_limit_s)
+        if outcome.poisoned:
+            self._child.close()
+        return outcome
+
+    def _final(self, jobs: Sequence[Job]) -> list[Outcome]:
+        self._start()
+        limit = self._run_limit_s * max(1, len(jobs))
+        try:
+            outcomes: list[Outcome] = self._child.call(Final(tuple(jobs), self._order.getrandbits(32)), limit)
+        except ChildLostError as lost:
+            return [_lost(lost, limit)] * len(jobs)
+        if any(outcome.poisoned for outcome in outcomes):
+            self._child.close()
+        return outcomes
+
+    def _start(self) -> None:
+        """See that there is a worker, a new one after many measurements.
+
+        :raises MegatuneError: when none can use the GPU any more: no config would be measured.
+        """
         if self._child.calls >= RECYCLE_AFTER:
             self._child.close()
+        if not self._child.is_alive:
+            try:
+                self._child.call(Start(), START_LIMIT_S)
+            except ChildLostError as lost:
+                raise MegatuneError(f"cannot use the GPU any more: {lost}; see megatune doctor") from lost
 
     def _measurement(self, request: Request, outcome: Outcome, stage: Stage, session: str) -> Measurement:
         figures = summarize(outcome.samples_us) if outcome.status is Status.OK else None

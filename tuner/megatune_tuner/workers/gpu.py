@@ -13,6 +13,7 @@ from megatune_tuner.workers.child import serve
 from megatune_tuner.workers.gpu_messages import Describe
 from megatune_tuner.workers.gpu_messages import Final
 from megatune_tuner.workers.gpu_messages import Search
+from megatune_tuner.workers.gpu_messages import Start
 
 
 def main() -> None:
@@ -25,6 +26,8 @@ def main() -> None:
         match message:
             case Describe():
                 return bench(index).device.target(), bench(index).copy_bytes_a_us()
+            case Start():
+                return bench(index).device.l2_bytes
             case Search(job):
                 return bench(index).search(job)
             case Final(jobs, seed):

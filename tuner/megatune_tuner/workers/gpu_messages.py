@@ -43,6 +43,11 @@ class Describe:
 
 
 @dataclass(frozen=True)
+class Start:
+    """Ask whether the GPU can be used, so that the start of the process is not in the first measurement's time."""
+
+
+@dataclass(frozen=True)
 class Search:
     """Ask for the measurement of one job."""
 

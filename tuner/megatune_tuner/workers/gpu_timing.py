@@ -6,8 +6,10 @@ time divided by the launches, so what lies between two launches is part of it, a
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import math
+import os
 import random
 import statistics
 import sys
@@ -42,6 +44,8 @@ SAMPLE_US = 200.0
 ASSUMED_BYTES_A_US = 4.0e6
 ASSUMED_LAUNCH_US = 2.0
 MOST_LAUNCHES = 4096
+MOST_COPIES = 1 << 14
+"""Sets of operands beyond which making them, and launching once over each, takes longer than measuring."""
 FIRST_SAMPLES = 7
 """The fewest whose range holds the median with 95 %, and one more."""
 MORE_SAMPLES = 6
@@ -53,13 +57,17 @@ HEAT_S = 0.2
 PAUSE_S = 0.1
 """After a pause of this length the clocks may have dropped."""
 WATCH_S = 1.0
-"""How often other processes on the GPU are looked for."""
+"""The longest time between two looks for other processes on the GPU."""
+WATCH_SHARE = 0.02
+"""Share of the time that those looks may take, where they are quick enough to come more often."""
 RETAKES = 3
 FINAL_ROUNDS = 31
 SEED = 20_240_229
 
 INFEASIBLE = ("INVALID_VALUE", "OUT_OF_RESOURCES", "INVALID_CLUSTER_SIZE", "NOT_SUPPORTED", "INVALID_CONFIGURATION")
 """Errors by which the driver refuses a launch before it starts; the context stays good."""
+OUT_OF_MEMORY = ("OUT_OF_MEMORY", "ALLOC_FAILED")
+"""In the words of the driver and of cuBLAS."""
 
 
 @dataclass
@@ -72,9 +80,15 @@ class _Ready:
     replay: Callable[[], None]
     flush_bytes: int
     close: Callable[[], None]
+    code: Callable[[Any, int], None]
+    """What enqueues a launch. Held, because the code that a graph launches is unloaded with it."""
 
 
 class _WrongResult(Exception):
+    pass
+
+
+class _Infeasible(Exception):
     pass
 
 
@@ -89,7 +103,7 @@ class Bench:
         self._events = [self.device.device.create_event(options) for _ in range(2 * MOST_SAMPLES)]
         self._held: tuple[tuple[Workload, int], Buffers] | None = None
         self._last_busy = -math.inf
-        self._last_watch = -math.inf
+        self._next_watch = -math.inf
 
     def copy_bytes_a_us(self) -> float:
         """Bytes read and written a µs by a copy of 1 GiB between two buffers, best of several, clocks steady."""
@@ -131,7 +145,8 @@ class Bench:
     def final(self, jobs: Sequence[Job], seed: int) -> list[Outcome]:
         """Sample all jobs in rounds, each round in a random order of its own.
 
-        A job that fails leaves the others in; one that ends the context ends all.
+        A job that fails leaves the others in. One that ends the context ends all: the others then have the status
+        ``crash`` too, without being poisoned.
         """
         started = time.monotonic()
         order = random.Random(seed)
@@ -145,7 +160,8 @@ class Bench:
                 except Exception as error:  # noqa: BLE001 - as in search
                     outcomes[i] = self._failed(error, started)
                     if outcomes[i].poisoned:
-                        return [outcomes.get(j, outcomes[i]) for j in range(len(jobs))]
+                        beside = Outcome(Status.CRASH, f"beside another that ended the context: {outcomes[i].reason}")
+                        return [outcomes.get(j, beside) for j in range(len(jobs))]
             alive = [i for i in ready if i not in outcomes]
             samples: dict[int, list[float]] = {i: [] for i in alive}
             flags: dict[int, list[bool]] = {i: [] for i in alive}
@@ -186,24 +202,34 @@ class Bench:
 
         flush = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
         if not job.graph:
-            return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None)
+            return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None, enqueue)
         builder = self._stream.create_graph_builder()
         builder.begin_building()
         try:
             run(builder)
             graph = builder.end_building().complete()
+        except Exception:
+            # A launch that is refused leaves the stream capturing, and nothing else would run on it. Ending the
+            # capture may say so again; what counts is why.
+            with contextlib.suppress(Exception):
+                if builder.is_building:
+                    builder.end_building()
+            raise
         finally:
-            # A launch that is refused leaves the stream capturing, and nothing else would run on it.
-            if builder.is_building:
-                builder.end_building()
-            builder.close()
+            with contextlib.suppress(Exception):
+                builder.close()
         graph.upload(self._stream)
-        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close)
+        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close, enqueue)
 
     def _buffers(self, job: Job) -> Buffers:
         tuned = operator(job.workload.operator)
         rotating = tuned.rotating_bytes(job.workload)
         copies = max(2, math.ceil(FLUSH_L2 * self.device.l2_bytes / rotating)) if job.cold else 1
+        if copies > MOST_COPIES:
+            raise _Infeasible(
+                f"{rotating} bytes of operands stay in an L2 of {self.device.l2_bytes >> 20} MiB unless {copies} sets "
+                f"of them take turns, and {MOST_COPIES} are the most: measure it warm"
+            )
         key = (job.workload, copies)
         if self._held is None or self._held[0] != key:
             self._held = None
@@ -261,7 +287,6 @@ class Bench:
         wrong = ready.buffers.check()
         if wrong:
             raise _WrongResult(wrong)
-        self._last_busy = time.monotonic()
 
     def _heat(self, replay: Callable[[], None]) -> None:
         """Replay until the clocks are up, if the GPU was idle long enough for them to drop."""
@@ -274,7 +299,12 @@ class Bench:
         self._last_busy = time.monotonic()
 
     def _time(self, replay: Callable[[], None], count: int) -> list[float]:
-        """Times of ``count`` replays in µs."""
+        """Times of ``count`` replays in µs.
+
+        One more goes first, untimed: behind it the GPU is never idle between an event and what follows it, and caches
+        hold what they hold in the midst of many replays, not what ran before.
+        """
+        replay()
         for i in range(count):
             self._stream.record(self._events[2 * i])
             replay()
@@ -290,11 +320,13 @@ class Bench:
         """
         for attempt in range(RETAKES):
             times = self._time(replay, count)
-            if time.monotonic() - self._last_watch < WATCH_S:
+            began = time.monotonic()
+            if began < self._next_watch:
                 return times
             others = self.device.others()
             if not others:
-                self._last_watch = time.monotonic()
+                ended = time.monotonic()
+                self._next_watch = ended + min(WATCH_S, (ended - began) / WATCH_SHARE)
                 return times
             time.sleep(0.5 * (attempt + 1))
             self._heat(replay)
@@ -320,11 +352,13 @@ class Bench:
         seconds = time.monotonic() - started
         if isinstance(error, _WrongResult):
             return Outcome(Status.WRONG_RESULT, text, measure_s=seconds)
+        if isinstance(error, _Infeasible):
+            return Outcome(Status.INFEASIBLE, text, measure_s=seconds)
         try:
             self._stream.sync()
         except Exception:  # noqa: BLE001 - the context is gone, whatever it says
             return Outcome(Status.CRASH, text or type(error).__name__, measure_s=seconds, poisoned=True)
-        if isinstance(error, torch.cuda.OutOfMemoryError) or "OUT_OF_MEMORY" in text:
+        if isinstance(error, torch.cuda.OutOfMemoryError) or any(word in text for word in OUT_OF_MEMORY):
             self._held = None
             torch.cuda.empty_cache()
             return Outcome(Status.OUT_OF_MEMORY, text, measure_s=seconds)
@@ -334,9 +368,12 @@ class Bench:
 
     def _close(self, ready: list[_Ready]) -> None:
         for one in ready:
-            one.close()
+            # What cannot be given back goes with the process, which a context that is gone ends anyway.
+            with contextlib.suppress(Exception):
+                one.close()
 
 
 def _phase(name: str, job: Job) -> None:
     """Leave word of what is being done: after a hang it is the last line that the coordinator finds."""
-    print(f"{name}: {job.workload} {job.config}", file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # a full disk is no fault of the job
+        os.write(sys.stderr.fileno(), f"{name}: {job.workload} {job.config}\n".encode())
