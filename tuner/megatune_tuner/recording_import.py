@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,7 +9,9 @@ from sqlalchemy.orm import Session
 
 from megatune_db import store
 from megatune_db.records import Measurement
+from megatune_db.records import Provenance
 from megatune_db.records import Stage
+from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.recordings import Recording
@@ -18,10 +19,13 @@ from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.replay import ReplayRunner
 
 
-def import_recording(session: Session, recording: Recording) -> int:
-    """Add a recording's measurements with the provenance ``replayed``; return how many the database did not have.
+def import_recording(session: Session, recording: Recording, provenance: Provenance = Provenance.REPLAYED) -> int:
+    """Add a recording's measurements; return how many the database did not have.
 
     Sessions of finalists stay what they are: samples that were interleaved.
+
+    :param provenance: ``measured`` where the campaign that made the recording is to go on in this database: it then
+        measures none of them again.
     """
     target = recording.about.target
     stored = target.to_dict()
@@ -39,7 +43,8 @@ def import_recording(session: Session, recording: Recording) -> int:
                     variant=config.variant,
                     params=config.params,
                 )
-    return store.add_measurements(session, _measurements(recording))
+    rows = (replace(measurement, provenance=provenance) for measurement in _measurements(recording))
+    return store.add_measurements(session, rows)
 
 
 def _measurements(recording: Recording) -> Iterator[Measurement]:
@@ -52,7 +57,9 @@ def _measurements(recording: Recording) -> Iterator[Measurement]:
         for config in recording.configs(workload):
             yield runner.measure(request(workload, config))
         for finals in recording.finals(workload):
-            session = uuid.uuid4().hex
+            # The same recording taken in again gives the same session, so that nothing is there twice.
+            taken = sorted(str(recorded.measured_at) for recorded in finals.values())
+            session = digest([workload.digest, taken, sorted(config.digest for config in finals)])
             for config, recorded in finals.items():
                 measured = runner.replayed(request(workload, config), recorded)
                 yield replace(measured, stage=Stage.FINAL, session=session)
