@@ -1,4 +1,4 @@
-"""A million measurements: how long importing and planning take, and in how much memory."""
+"""A million measurements: how much processor time importing and planning take, and how much memory."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ def _rows() -> Iterator[Measurement]:
 def plan(path: str) -> None:
     """What planning reads, in a process of its own; prints contenders, seconds and bytes."""
     with open_database(path, read_only=True) as database, database.session() as session:
-        began = time.monotonic()
+        began = time.process_time()
         found = queries.contenders(
             session, target=TARGET, regime=REGIME, provenances=[Provenance.MEASURED], baselines=[BASELINE]
         )
-        print(len(found), time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        print(len(found), time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
 
 
 @pytest.mark.slow
 def test_a_million_measurements(path: Path) -> None:
     with open_database(path) as database, database.session() as session:
         put_examples(session, tokens=TOKENS, configs=CONFIGS)
-        began = time.monotonic()
+        began = time.process_time()
         assert store.add_measurements(session, _rows()) == TOKENS * CONFIGS
-        assert time.monotonic() - began < 120
+        assert time.process_time() - began < 120
     done = subprocess.run([sys.executable, __file__, path], check=True, capture_output=True, text=True)
     contenders, seconds, peak_bytes = map(float, done.stdout.split())
     assert contenders > TOKENS * CONFIGS / 3
