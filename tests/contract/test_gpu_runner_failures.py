@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from megatune_db.records import Status
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_tuner.runners import gpu
@@ -49,6 +50,15 @@ def test_finalists_that_all_end_the_process_all_have_its_status(runner: GpuRunne
     found = runner.finalists([request("crash"), request("poison")])
     assert {one.status for one in found} == {Status.CRASH}
     assert all(one.reason for one in found)
+
+
+def test_no_process_is_left_where_nothing_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = Child("stand_ins", "no_gpu")
+    monkeypatch.setattr(gpu, "_missing", lambda _: False)
+    monkeypatch.setattr(gpu, "Child", lambda *_: child)
+    with pytest.raises(MegatuneError, match="no GPU here"):
+        GpuRunner()
+    assert not child.is_alive
 
 
 def test_a_worker_is_replaced_after_many_measurements(runner: GpuRunner, monkeypatch: pytest.MonkeyPatch) -> None:

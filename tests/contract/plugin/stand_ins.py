@@ -63,6 +63,10 @@ def gpu(message: Any) -> Any:
             return [_outcome(job) for job in jobs]
 
 
+def no_gpu(message: Any) -> Any:
+    raise MegatuneError("no GPU here")
+
+
 def _outcome(job: Job) -> Outcome:
     match job.config.variant:
         case "crash":
@@ -77,4 +81,4 @@ def _outcome(job: Job) -> Outcome:
 
 
 if __name__ == "__main__":
-    serve({"plain": plain, "gpu": gpu}[sys.argv[3]])
+    serve({"plain": plain, "gpu": gpu, "no_gpu": no_gpu}[sys.argv[3]])

@@ -54,6 +54,9 @@ class GpuRunner(Runner):
             described: tuple[Target, float] = self._child.call(Describe(), START_LIMIT_S)
         except ChildLostError as lost:
             raise MegatuneError(f"cannot use GPU {device}: {lost}; see megatune doctor") from lost
+        except BaseException:
+            self._child.close()
+            raise
         self._target, self.copy_bytes_a_us = described
 
     @property
