@@ -15,6 +15,7 @@ import struct
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from importlib.metadata import PackageNotFoundError
@@ -31,6 +32,7 @@ from megatune_kernels.space import Config
 from megatune_kernels.target import Architecture
 
 DSL = "nvidia-cutlass-dsl"
+LIBRARIES = ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
 
 
 def dsl_version() -> str:
@@ -47,6 +49,19 @@ def dsl_version() -> str:
 
 
 _version = cache(version)
+
+
+@cache
+def compiler() -> dict[str, str]:
+    """Versions of the DSL and of the libraries that are installed with it, which bring the assembler, by package.
+
+    :raises MegatuneError: when the DSL is not installed.
+    """
+    found = {DSL: dsl_version()}
+    for library in LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[library] = _version(library)
+    return found
 
 
 @cache
@@ -78,7 +93,7 @@ def artifact_key(operator: Operator, workload: Workload, config: Config, arch: A
                 "source": source_digest(type(operator)),
                 "specialization": operator.specialization(workload, config),
                 "arch": arch.name,
-                "dsl": dsl_version(),
+                "compiler": compiler(),
             }
         )
     except (TypeError, ValueError) as error:

@@ -12,6 +12,7 @@ import pytest
 
 from megatune_kernels.artifact import ArtifactStore
 from megatune_kernels.artifact import artifact_key
+from megatune_kernels.artifact import compiler
 from megatune_kernels.artifact import resources
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
@@ -151,6 +152,7 @@ def test_resources_of_an_empty_elf_are_none() -> None:
 
 
 def test_without_the_dsl_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler.cache_clear()
     monkeypatch.setattr("megatune_kernels.artifact.DSL", "no-such-package")
     with pytest.raises(MegatuneError, match=r"pip install 'megatune\[gpu\]'"):
         artifact_key(operator("projection"), WORKLOAD, defaults()["mma"], SM90)

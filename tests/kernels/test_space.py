@@ -108,3 +108,9 @@ def test_defaults_are_legal_and_a_workload_without_k_tiles_has_no_mma(workload: 
         assert config in space
     if workload["k"] % 32:
         assert "mma" not in space.by_variant
+
+
+@pytest.mark.parametrize("dims", [{"n": 0, "k": 64}, {"n": 2**31, "k": 64}, {"n": 64, "k": 2**31}, {"n": 64, "k": 20}])
+def test_impossible_shapes_are_refused(dims: dict[str, int]) -> None:
+    with pytest.raises(MegatuneError, match="impossible"):
+        operator("projection").workload(dims, 1)

@@ -18,6 +18,8 @@ from megatune_kernels.operator import Workload
 HALF_ULP = 2.0**-8
 FP32_UNIT = 2.0**-24
 RANDOM_WALK = 8.0
+REFERENCE_WEIGHTS = 1 << 27
+"""Weights that are float64 at a time: 1 GiB, and as much for their magnitudes."""
 SETS = 2
 """Sets of activations, each with its own references: an output that is left over from one fails with the other."""
 
@@ -42,16 +44,17 @@ class ProjectionBuffers:
         self._choices.normal_(generator=random)
         self._low = torch.empty(SETS, copies, tokens, n, dtype=torch.float32, device=device)
         self._high = torch.empty_like(self._low)
+        chosen = self._choices.double()
         for copy in range(copies):
-            # One copy at a time: float64 weights take four times their room.
-            w = self._w[copy].double()
-            for choice in range(SETS):
-                x = self._choices[choice].double()
-                exact = x @ w.T
-                magnitudes = x.abs() @ w.abs().T
+            # Some rows at a time: float64 weights take four times their room, and their magnitudes as much again.
+            for first in range(0, n, max(1, REFERENCE_WEIGHTS // k)):
+                rows = slice(first, min(n, first + max(1, REFERENCE_WEIGHTS // k)))
+                w = self._w[copy, rows].double()
+                exact = chosen @ w.T
+                magnitudes = chosen.abs() @ w.abs().T
                 bound = HALF_ULP * exact.abs() + RANDOM_WALK * math.sqrt(k) * FP32_UNIT * magnitudes
-                self._low[choice, copy] = (exact - bound).float()
-                self._high[choice, copy] = (exact + bound).float()
+                self._low[:, copy, :, rows] = (exact - bound).float()
+                self._high[:, copy, :, rows] = (exact + bound).float()
         self._x.copy_(self._choices[0])
 
     def pointers(self, copy: int) -> tuple[int, ...]:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from megatune_kernels.projection.buffers import ProjectionBuffers
 
 DIMS = ("k", "n")
+LARGEST_DIM = 2**31 - 1
 K_MULTIPLE = COPY_BYTES // BF16_BYTES
 """Every row of x and w must start on a 16-byte boundary."""
 
@@ -57,8 +58,11 @@ class Projection(Operator):
     def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16") -> Workload:
         if sorted(dims) != list(DIMS):
             raise MegatuneError(f"a projection has the dims n and k, got {', '.join(sorted(dims)) or 'none'}")
-        if dims["n"] < 1:
-            raise MegatuneError(f"n={dims['n']} is impossible: a projection has at least one output")
+        if not 1 <= dims["n"] <= LARGEST_DIM or dims["k"] > LARGEST_DIM:
+            raise MegatuneError(
+                f"n={dims['n']}, k={dims['k']} is impossible: a projection has 1 to {LARGEST_DIM} outputs and inputs, "
+                "which kernels count in 32 bits"
+            )
         if dims["k"] < K_MULTIPLE or dims["k"] % K_MULTIPLE:
             raise MegatuneError(
                 f"k={dims['k']} is impossible: rows are read 16 bytes at a time, so k must be a "
