@@ -23,6 +23,7 @@ from megatune_db.errors import NotADatabaseError
 from megatune_db.errors import ReadOnlyError
 from megatune_db.location import refuse_network_file_system
 from megatune_db.location import sqlite_path
+from megatune_db.lock import lock_holder
 from megatune_db.lock import writer_lock
 
 if TYPE_CHECKING:
@@ -75,6 +76,13 @@ class Database:
             raise ReadOnlyError(f"{self.path} was opened read-only: a campaign needs it writable")
         with writer_lock(self.path):
             yield
+
+    def writer(self) -> int | None:
+        """The process that holds the writer lock, None when none does; nothing is taken, so that anybody may ask.
+
+        0 where it cannot be told which process, e.g. because it runs in another container.
+        """
+        return lock_holder(self.path)
 
     def close(self) -> None:
         """Close every connection; calling again does nothing."""

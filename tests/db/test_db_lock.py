@@ -92,6 +92,28 @@ def test_other_databases_are_not_locked(database: Database, tmp_path: Path) -> N
         pass
 
 
+def test_who_writes_can_be_asked_without_taking_the_lock(database: Database) -> None:
+    with open_database(database.path, read_only=True) as reader:
+        assert reader.writer() is None
+        process = _hold(database.path)
+        try:
+            assert reader.writer() == process.pid
+        finally:
+            _stop(process)
+        assert reader.writer() is None
+        with database.writer_lock():
+            assert reader.writer() == os.getpid()
+            # Asking has not lost it.
+            with pytest.raises(subprocess.CalledProcessError):
+                subprocess.run([sys.executable, "-c", HOLD, database.path], check=True, capture_output=True)
+
+
+def test_nobody_writes_where_no_lock_was_ever_taken(database: Database) -> None:
+    lock_path(database.path).unlink(missing_ok=True)
+    assert database.writer() is None
+    assert not lock_path(database.path).exists()
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_where_no_lock_can_be_kept(database: Database) -> None:
     lock_path(database.path).unlink()

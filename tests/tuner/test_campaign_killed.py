@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -13,13 +14,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from campaigns import campaign
+from campaigns import replay
 from campaigns import trials
 from toy_recordings import record_toy
 from toy_recordings import workloads
+from typer.testing import CliRunner
 
 from megatune_db.records import Stage
 from megatune_db.records import TrialState
 from megatune_db.session import open_database
+from megatune_tuner.commands import app
 from megatune_tuner.recordings import read_recording
 
 HERE = Path(__file__).parent
@@ -28,6 +33,7 @@ TOKENS = [1, 2, 4, 8]
 CELLS = workloads(SHAPES, TOKENS)
 TRIALS = 24
 
+PLUGINS = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
 COMMAND = "from megatune_tuner.commands import app; app()"
 
 
@@ -42,13 +48,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    plugins = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
     return subprocess.Popen(
         [sys.executable, "-c", COMMAND, "run", str(folder / "toy.toml"), "--db", str(folder / "toy.db"), "--json"],
-        env={**os.environ, "PYTHONPATH": plugins},
+        env={**os.environ, "PYTHONPATH": PLUGINS},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def states(folder: Path) -> dict[str, str]:
+    """What ``status`` says of each campaign."""
+    found = CliRunner().invoke(app, ["status", "--db", str(folder / "toy.db"), "--json"], catch_exceptions=False)
+    return {row["campaign"]: row["state"] for row in json.loads(found.stdout)["campaigns"]}
 
 
 def rows(database: Path) -> set[tuple[object, ...]]:
@@ -107,3 +118,20 @@ def test_ctrl_c_stops_after_the_current_measurement(folder: Path) -> None:
     assert 3 <= len(rows(folder / "toy.db")) < len(CELLS) * (TRIALS + 1)
     assert start(folder).wait(120) == 0
     assert len(rows(folder / "toy.db")) == len(CELLS) * (TRIALS + 1)
+
+
+def test_a_killed_campaign_is_not_said_to_run(folder: Path) -> None:
+    file = folder / "toy.toml"
+    file.write_text(file.read_text().replace(f"trials = {TRIALS}", "trials = 1000"))
+    process = start(folder)
+    while len(rows(folder / "toy.db")) < 3 and process.poll() is None:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGSTOP)
+    assert states(folder) == {"toy": "running"}
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    assert states(folder) == {"toy": "interrupted"}
+    # Another campaign in the same database does not bring it back to life.
+    with open_database(folder / "toy.db") as database:
+        replay(campaign(name="other", tokens=TOKENS, shapes=SHAPES), database, folder / "toy.parquet")
+    assert states(folder) == {"toy": "stopped", "other": "finished"}

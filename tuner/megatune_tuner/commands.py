@@ -27,6 +27,8 @@ PIPE_COLUMNS = 120
 """Width of tables where stdout is no terminal and nothing says how wide it is."""
 DEFAULT_DATABASE = Path("megatune.db")
 INTERRUPTED = 130
+KILLED = "interrupted"
+"""What ``status`` says of a campaign that was running when its process ended."""
 
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", dir_okay=False, help="The campaign file.")]
 DatabaseOption = Annotated[
@@ -97,14 +99,18 @@ def status(db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -
     from megatune_db.queries import campaigns
     from megatune_db.session import open_database
 
-    with open_database(db, read_only=True) as database, database.session() as session:
-        rows = campaigns(session)
+    with open_database(db, read_only=True) as database:
+        # Asked before and after, because a campaign may end or begin while its row is read.
+        written = database.writer() is not None
+        with database.session() as session:
+            rows = campaigns(session)
+        written = written or database.writer() is not None
     if as_json:
-        _print_json({"campaigns": [_status_report(row) for row in rows]})
+        _print_json({"campaigns": [_status_report(row, written) for row in rows]})
     elif not rows:
         typer.echo(f"{db} holds no campaign yet: megatune run CAMPAIGN.toml --db {db}")
     else:
-        _print_status(rows)
+        _print_status(rows, written)
 
 
 def _progress() -> Progress:
@@ -161,10 +167,17 @@ def _record_report(summary: RecordSummary) -> dict[str, Any]:
     }
 
 
-def _status_report(row: CampaignRow) -> dict[str, Any]:
+def _state(row: CampaignRow, written: bool) -> str:
+    """How far a campaign has come, given whether a process writes to its database: a killed one cannot say so."""
+    from megatune_db.records import CampaignState
+
+    return KILLED if row.state is CampaignState.RUNNING and not written else row.state
+
+
+def _status_report(row: CampaignRow, written: bool) -> dict[str, Any]:
     return {
         "campaign": row.name,
-        "state": row.state,
+        "state": _state(row, written),
         "target": row.target,
         "budget": row.budget,
         "workloads": row.workloads,
@@ -200,7 +213,7 @@ def _print_run(summary: Summary) -> None:
     typer.echo(_effort(summary.measured, summary.statuses, summary.wall_s, summary.measuring_s) + reused)
 
 
-def _print_status(rows: list[CampaignRow]) -> None:
+def _print_status(rows: list[CampaignRow], written: bool) -> None:
     from rich.table import Table
 
     table = Table("campaign", "state", "workloads", "trials", "by status", "wall", "measuring")
@@ -208,7 +221,7 @@ def _print_status(rows: list[CampaignRow]) -> None:
         share = f"{row.measuring_s / row.wall_s:.0%}" if row.wall_s else "-"
         table.add_row(
             row.name,
-            row.state,
+            _state(row, written),
             str(row.workloads),
             str(sum(row.trials.values())),
             _counts(row.statuses),

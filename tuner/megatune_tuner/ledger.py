@@ -25,6 +25,7 @@ from megatune_db.queries import CampaignRow
 from megatune_db.queries import OutcomeRow
 from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign
+from megatune_db.queries import campaigns
 from megatune_db.queries import known_measurements
 from megatune_db.queries import outcomes
 from megatune_db.queries import trials
@@ -89,9 +90,15 @@ class Ledger:
         return found
 
     def begin(self) -> None:
-        """The campaign runs from now on; what an earlier process asked for and never measured is stale."""
+        """The campaign runs from now on; what an earlier process asked for and never measured is stale.
+
+        Whoever begins has the writer lock: any other campaign that says it runs was killed.
+        """
         with self._database.session() as session:
             self._set_stale(session)
+            for row in campaigns(session):
+                if row.id != self._id and row.state is CampaignState.RUNNING:
+                    store.set_campaign(session, row.id, state=CampaignState.STOPPED)
             store.set_campaign(
                 session,
                 self._id,
