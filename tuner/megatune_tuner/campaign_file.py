@@ -20,10 +20,12 @@
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 from typing import Annotated
 from typing import Any
 from typing import Literal
@@ -51,6 +53,10 @@ from megatune_kernels.space import Value
 from megatune_kernels.target import Architecture
 from megatune_kernels.target import architecture
 
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+NAMES = "1 to 100 letters, digits, dots, dashes and underscores that begin with a letter or a digit"
 Positive = Annotated[StrictInt, Field(gt=0)]
 Values = Annotated[tuple[StrictBool | StrictInt | StrictStr, ...], Field(min_length=1)]
 
@@ -279,7 +285,8 @@ class Campaign(_Table):
                     # 1 == True in Python, but not in a space.
                     if not any(value == legal and type(value) is type(legal) for legal in known[name][axis]):
                         raise self.fault(
-                            f"space.{name}.{axis}", f"{value!r} is no value; {_allowed(known[name][axis])}"
+                            f"space.{name}.{axis}",
+                            f"{_shown(value)} is no value; {_allowed(known[name][axis])}",
                         )
 
     def _restricted(self, workload: Workload, space: Space) -> Space:
@@ -349,43 +356,105 @@ _TABLES: dict[str, type[BaseModel]] = {
 }
 
 
+_WANTED = {
+    "model_type": "a table",
+    "dict_type": "a table",
+    "tuple_type": "a list",
+    "too_short": "a list with at least one value",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text in quotes",
+    "bool_type": "true or false",
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "literal_error": "one of {expected}",
+}
+"""What a value has to be, in words of the file format, by Pydantic's name for what it is not."""
+
+
 def _first(error: ValidationError, table: dict[str, Any]) -> str:
-    """The first finding in one line: dotted key, what is wrong, what is allowed, the nearest miss."""
-    findings = error.errors(include_url=False)
+    """The finding to mend first in one line: dotted key, what is wrong, what is allowed, the nearest miss.
+
+    An unknown key comes first, because a misspelt one is also missing under its right name.
+    """
+    by_key: dict[str, list[ErrorDetails]] = {}
+    for finding in error.errors(include_url=False):
+        by_key.setdefault(_dotted(finding, table), []).append(finding)
+    # Of a value that may be one thing or a list, what is wrong inside the list says more than that it is a list.
+    inside = [key for key in by_key if not any(other.startswith(f"{key}[") for other in by_key)]
+    key = min(inside, key=lambda key: _URGENCY.get(by_key[key][0]["type"], 1))
+    more = f" (and {len(inside) - 1} more)" if len(inside) > 1 else ""
+    return f"{key}: {_wrong(key, by_key[key])}{more}" if key else f"{_wrong(key, by_key[key])}{more}"
+
+
+_URGENCY = {"extra_forbidden": 0, "missing": 2}
+
+
+def _wrong(key: str, findings: Sequence[ErrorDetails]) -> str:
+    """What is wrong with the value of a key; several findings are what the value could have been."""
     first = findings[0]
-    given = first["input"]
     if first["type"] == "extra_forbidden":
         fields = list(_TABLES[".".join(map(str, first["loc"][:-1]))].model_fields)
-        what = f"unknown key{_near(str(first['loc'][-1]), fields)}; {_allowed(fields)}"
-    elif first["type"] == "missing":
-        what = "missing"
-    else:
-        what = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "literal_error" and isinstance(given, str):
-            what += f", not {given!r}{_near(given, first['ctx']['expected'].replace(chr(39), '').split())}"
-        elif not isinstance(given, dict | list | BaseModel):
-            what += f", not {given!r}"
-    key = _dotted(first["loc"], table)
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    return f"{key}: {what}{more}" if key else f"{what}{more}"
+        return f"unknown key{_near(str(first['loc'][-1]), fields)}; {_allowed(fields)}"
+    if first["type"] == "missing":
+        return "missing"
+    if first["type"] == "string_pattern_mismatch":
+        return f"has to be {NAMES}, not {first['input']!r}"
+    if first["type"] not in _WANTED:
+        return first["msg"].removeprefix("Value error, ")
+    wanted = dict.fromkeys(_wanted(finding) for finding in findings if finding["type"] in _WANTED)
+    what = f"has to be {' or '.join(wanted)}, not {_given(first['input'])}"
+    if first["type"] == "literal_error":
+        what += _near(str(first["input"]), _choices(first))
+    elif first["type"] == "model_type" and isinstance(first["input"], list):
+        what += f"; write [{key}]"
+    elif first["loc"][0] == "shapes" and len(first["loc"]) == 3:
+        # Any key of a shape may be a dim, also one that was to be another.
+        what += _near(str(first["loc"][-1]), Shape.model_fields)
+    return what
 
 
-def _dotted(location: tuple[int | str, ...], table: dict[str, Any]) -> str:
+def _wanted(finding: ErrorDetails) -> str:
+    context = {**finding.get("ctx", {}), "expected": ", ".join(_choices(finding))}
+    return _WANTED[finding["type"]].format(**context)
+
+
+def _choices(finding: ErrorDetails) -> list[str]:
+    """Of a value that has to be one of several."""
+    return re.findall("'([^']*)'", finding.get("ctx", {}).get("expected", ""))
+
+
+def _given(value: Any) -> str:
+    """A value as the file has it; tables and lists, which may be long, by what they are."""
+    if isinstance(value, list) and value:
+        return "a list of tables" if all(isinstance(each, dict) for each in value) else "a list"
+    return "a table" if isinstance(value, dict) else _shown(value)
+
+
+def _dotted(finding: ErrorDetails, table: dict[str, Any]) -> str:
     """The key as TOML writes it. Parts of a location that the file does not have name a union's members: left out."""
     key = ""
     value: Any = table
-    for part in location:
+    for part in finding["loc"]:
         if isinstance(part, int) and isinstance(value, list):
             key += f"[{part}]"
             value = value[part]
-        elif isinstance(value, dict) and (part in value or part == location[-1]):
+        elif isinstance(value, dict) and (part in value or finding["type"] == "missing"):
             key += f".{part}" if str(part).isidentifier() else f".{str(part)!r}"
             value = value.get(part)
     return key.lstrip(".")
 
 
+def _shown(value: Any) -> str:
+    """A value as TOML writes it."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def _allowed(names: Any) -> str:
-    return f"allowed: {', '.join(map(str, names))}"
+    return f"allowed: {', '.join(each if isinstance(each, str) else _shown(each) for each in names)}"
 
 
 def _near(name: str, known: Any) -> str:
