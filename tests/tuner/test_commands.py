@@ -124,6 +124,8 @@ def test_status_of_an_empty_database(folder: Path) -> None:
             "regime: toy was recorded cold-graph; a replay has to say",
         ),
         ("toy.parquet", "no.parquet", "there is no recording"),
+        ("[[shapes]]", "variants = ['smit']\n[[shapes]]", "variants: unknown variant 'smit', did you mean 'simt'?"),
+        ("[[shapes]]", "space.simt.block = [65]\n[[shapes]]", "space.simt.block: 65 is no value; allowed: 32, 64"),
     ],
 )
 def test_what_cannot_be_replayed_is_said_in_one_line(folder: Path, old: str, new: str, message: str) -> None:
@@ -132,6 +134,9 @@ def test_what_cannot_be_replayed_is_said_in_one_line(folder: Path, old: str, new
         run("run", folder / "toy.toml", "--db", folder / "toy.db")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    with pytest.raises(MegatuneError):
+        run("record", folder / "toy.toml", "--out", folder / "out.parquet", "--db", folder / "toy.db")
+    assert not (folder / "toy.db").exists()
 
 
 def test_without_a_gpu_it_says_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,6 +144,19 @@ def test_without_a_gpu_it_says_what_is_missing(folder: Path, monkeypatch: pytest
     monkeypatch.setattr("megatune_tuner.runners.gpu.find_spec", lambda name: None)
     with pytest.raises(MegatuneError, match=r"torch is not installed: pip install 'megatune\[gpu\]'"):
         run("run", folder / "toy.toml", "--db", folder / "toy.db")
+    assert not (folder / "toy.db").exists()
+
+
+def test_a_place_where_no_recording_can_be_written_is_refused_before_measuring(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = folder / "sealed" / "deeper" / "out.parquet"
+    (folder / "sealed").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != folder / "sealed" and allowed(path, mode))
+    with pytest.raises(MegatuneError, match=r"cannot write recording .*out.parquet: .*sealed cannot be written to"):
+        run("record", folder / "toy.toml", "--out", out, "--db", folder / "toy.db")
+    assert not (folder / "toy.db").exists()
 
 
 def test_a_replay_imports_neither_torch_nor_the_dsl(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +32,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.space import Config
 from megatune_tuner import recordings
 from megatune_tuner.recording_file import METADATA
+from megatune_tuner.recording_file import check_place
 from megatune_tuner.recording_file import write_recording
 from megatune_tuner.recordings import merge
 from megatune_tuner.recordings import read_recording
@@ -248,3 +251,28 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(MegatuneError, match="cannot write recording"):
         write_recording(tmp_path / "file" / "x.parquet", rows([CELL]), ABOUT)
+    for path in (tmp_path / "file" / "x.parquet", tmp_path / "file" / "deeper" / "x.parquet"):
+        with pytest.raises(MegatuneError, match=r"x.parquet: .*/file is no directory; name another place"):
+            check_place(path)
+    check_place(tmp_path / "to" / "be" / "made" / "x.parquet")
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"), [(errno.EROFS, "or make this one writable"), (errno.ENOSPC, "free some space")]
+)
+def test_where_a_file_cannot_be_written_its_name_is_said_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def fails(*arguments: object, **options: object) -> None:
+        raise OSError(number, f"Failed to open local file '{tmp_path}/.x.parquet.1'. Detail: [errno {number}]")
+
+    monkeypatch.setattr(pq, "write_table", fails)
+    # A read-only file system does not let go of what is not there either.
+    monkeypatch.setattr(Path, "unlink", fails)
+    path = tmp_path / "x.parquet"
+    with pytest.raises(MegatuneError) as caught:
+        write_recording(path, rows([CELL]), ABOUT)
+    assert str(caught.value).startswith(f"cannot write recording {path}: {os.strerror(number)}; ")
+    assert remedy in str(caught.value)
+    assert ".x.parquet" not in str(caught.value)

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
 from megatune_kernels.target import architecture
@@ -18,6 +19,7 @@ from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.measuring import Builder
 from megatune_tuner.progress import Progress
+from megatune_tuner.recording_file import check_place
 from megatune_tuner.recording_run import RecordSummary
 from megatune_tuner.recording_run import record
 from megatune_tuner.recordings import Recording
@@ -69,8 +71,7 @@ def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, 
     """
     with (
         Stop() as stop,
-        open_database(db) as database,
-        equipment(campaign, gpu) as with_,
+        _ready(campaign, db, gpu) as (with_, database),
         progress or Progress() as seen,
     ):
         return run_campaign(
@@ -89,12 +90,13 @@ def record_file(
 ) -> RecordSummary:
     """Measure what ``[record]`` asks for into the database at ``db`` and write the recording ``out``.
 
-    The errors are those of ``equipment``, ``open_database`` and ``record``.
+    The errors are those of ``equipment``, ``open_database`` and ``record``; a place where ``out`` cannot be written is
+    one before anything is measured.
     """
+    check_place(out)
     with (
         Stop() as stop,
-        open_database(db) as database,
-        equipment(campaign, gpu) as with_,
+        _ready(campaign, db, gpu) as (with_, database),
         progress or Progress() as seen,
     ):
         return record(
@@ -108,6 +110,15 @@ def record_file(
             stop=stop,
             facts=with_.facts,
         )
+
+
+@contextmanager
+def _ready(campaign: Campaign, db: Path, gpu: int) -> Iterator[tuple[Equipment, Database]]:
+    """The equipment and the database of a campaign that can be measured: a rejected one leaves no database behind."""
+    with equipment(campaign, gpu) as with_:
+        campaign.spaces(architecture(with_.runner.target.hardware.arch))
+        with open_database(db) as database:
+            yield with_, database
 
 
 def _recording(campaign: Campaign) -> Recording:

@@ -8,6 +8,8 @@ name, so neither is stored. The file's metadata says what the measurements hold 
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -85,7 +87,7 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
 
     A file that is there is replaced once the new one is complete.
 
-    :raises MegatuneError: when there are none, or the file cannot be written.
+    :raises MegatuneError: when there are none, or the file cannot be written, with its path and what to do.
     """
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
     for row in rows:
@@ -118,13 +120,27 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
     return write_table(path, pa.Table.from_arrays(arrays, schema=SCHEMA), about)
 
 
+def check_place(path: Path) -> None:
+    """Check, without a trace, that a recording could be written to ``path``: its folder, or the one to make that in.
+
+    :raises MegatuneError: with the path and what to do.
+    """
+    folder = path.absolute().parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        raise _unwritable(path, NotADirectoryError(errno.ENOTDIR, f"{folder} is no directory"))
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, PermissionError(errno.EACCES, f"{folder} cannot be written to"))
+
+
 def write_table(path: Path, table: pa.Table, about: About) -> int:
     """Write rows of ``SCHEMA``; as ``write_recording``."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise MegatuneError(f"cannot write recording {path}: {error.strerror or error}") from error
+        raise _unwritable(path, error) from error
     try:
         pq.write_table(
             table.replace_schema_metadata({METADATA: about.to_json().encode()}),
@@ -141,10 +157,20 @@ def write_table(path: Path, table: pa.Table, about: About) -> int:
         )
         partial.replace(path)
     except OSError as error:
-        raise MegatuneError(f"cannot write recording {path}: {error.strerror or error}") from error
+        # Arrow's own text names the partial file, which nobody asked for.
+        why = os.strerror(error.errno) if error.errno is not None else "input/output error"
+        raise _unwritable(path, OSError(error.errno, why)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        # Where nothing can be written, nothing can be removed either, and the first error says more.
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
     return len(table)
+
+
+def _unwritable(path: Path, error: OSError) -> MegatuneError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    remedy = "free some space, or name another place" if full else "name another place, or make this one writable"
+    return MegatuneError(f"cannot write recording {path}: {error.strerror or error}; {remedy}")
 
 
 def read_table(path: Path) -> tuple[About, pa.Table]:
