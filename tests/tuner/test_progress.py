@@ -30,15 +30,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_plain_lines_come_every_few_seconds(clock: list[float]) -> None:
     stream = io.StringIO()
     with PlainProgress(stream) as shown:
-        shown.expect(20)
+        shown.expect(30)
         shown.skip(4)
-        for number in range(8):
-            clock[0] += 1.0
+        for number in range(12):
+            clock[0] += 2.0
             shown.measured(CELL, Status.HANG if number % 4 == 3 else Status.OK, 7.125 if number else None)
         shown.note("the baseline failed")
-    first, second, note = stream.getvalue().splitlines()
-    assert first == f"5/20; {CELL}; 15 s left"
-    assert second == f"10/20; {CELL}, best 7.12 µs; 1 hang; 10 s left"
+    first, *middle, last, note = stream.getvalue().splitlines()
+    # One trial, which has waited for the first compilation, says nothing about the others.
+    assert first == f"5/30; {CELL}"
+    assert len(middle) == 2
+    assert last == f"14/30; {CELL}, best 7.12 µs; 2 hang; 32 s left"
     assert note == "the baseline failed"
 
 
@@ -63,6 +65,22 @@ def test_the_bar_shows_the_same(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert "best 7.12 µs" in text
     assert "1 crash" in text
     assert "[not markup]" in text
+
+
+def test_a_narrow_terminal_cuts_the_news_and_never_the_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, clock: list[float]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with RichProgress() as shown:
+        shown.expect(12345)
+        for number in range(1000):
+            clock[0] += 3.5
+            shown.measured(CELL, Status.CRASH if number % 8 else Status.COMPILE_ERROR, 7.125)
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert " 1000/12345 " in line
+    assert f" {duration(11345 * 3.5)} left " in line
+    assert "125 compile_error" in line
+    assert line.rstrip().endswith("…")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,9 @@ from megatune_kernels.operator import Workload
 
 PLAIN_EVERY_S = 5.0
 """Seconds between lines where there is no terminal."""
+PACE_TRIALS = 5
+PACE_S = 10.0
+"""Trials and seconds before a pace is worth saying: the first trials also wait for a compiler and a device to heat."""
 
 
 class Progress:
@@ -24,8 +27,8 @@ class Progress:
         self.total: int | None = None
         self.failures: Counter[Status] = Counter()
         self.latest = ""
-        self._skipped = 0
-        self._started = time.monotonic()
+        self._taken = 0
+        self._first_at = 0.0
 
     def expect(self, total: int | None) -> None:
         """How many trials there are to make, as far as is known; None when only time limits them."""
@@ -35,11 +38,13 @@ class Progress:
     def skip(self, count: int) -> None:
         """So many trials were made by an earlier process."""
         self.done += count
-        self._skipped += count
 
     def measured(self, workload: Workload, status: Status, best_us: float | None) -> None:
         """A trial was measured and kept; ``best_us`` is the fastest of its workload so far."""
         self.done += 1
+        self._taken += 1
+        if self._taken == 1:
+            self._first_at = time.monotonic()
         if status is not Status.OK:
             self.failures[status] += 1
         best = f", best {best_us:.2f} µs" if best_us is not None else ""
@@ -60,10 +65,10 @@ class Progress:
     @property
     def left_s(self) -> float | None:
         """Seconds to the end at the pace so far; None while that is not known."""
-        taken = self.done - self._skipped
-        if self.total is None or taken < 1:
+        since_first_s = time.monotonic() - self._first_at
+        if self.total is None or self._taken <= PACE_TRIALS or since_first_s < PACE_S:
             return None
-        return max(0, self.total - self.done) * (time.monotonic() - self._started) / taken
+        return max(0, self.total - self.done) * since_first_s / (self._taken - 1)
 
     def __enter__(self) -> Self:
         return self
@@ -104,31 +109,36 @@ class RichProgress(Progress):
     def __init__(self) -> None:
         super().__init__()
         from rich.console import Console
+        from rich.markup import escape
         from rich.progress import BarColumn
         from rich.progress import MofNCompleteColumn
         from rich.progress import Progress as Bar
         from rich.progress import TextColumn
         from rich.progress import TimeElapsedColumn
+        from rich.table import Column
 
+        # The counts keep their width, and what is told beside them takes what is left of the line.
         self._bar = Bar(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}"),
-            TextColumn("{task.fields[latest]}", markup=False),
-            TextColumn("{task.fields[failed]}", style="yellow"),
+            BarColumn(bar_width=12, table_column=Column(no_wrap=True)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[news]}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
             console=Console(stderr=True),
+            expand=True,
         )
-        self._task = self._bar.add_task("", total=None, left="", latest="", failed="")
+        self._escape = escape
+        self._task = self._bar.add_task("", total=None, left="", news="")
 
     def note(self, text: str) -> None:
         self._bar.console.print(text, markup=False, highlight=False)
 
     def show(self) -> None:
         left = "" if self.left_s is None else f"{duration(self.left_s)} left"
-        self._bar.update(
-            self._task, total=self.total, completed=self.done, left=left, latest=self.latest, failed=self.failed
-        )
+        news = self._escape(self.latest)
+        if self.failures:
+            news = f"[yellow]{self.failed}[/yellow] {news}"
+        self._bar.update(self._task, total=self.total, completed=self.done, left=left, news=news)
 
     def __enter__(self) -> Self:
         self._bar.start()
