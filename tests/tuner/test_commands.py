@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -58,6 +59,7 @@ def test_a_campaign_from_a_file(folder: Path) -> None:
     assert "k=7168,n=1536" in found.stdout
     assert "toy: finished, 2 workloads on Toy GPU" in found.stdout
     assert "times as fast as the baselines" in found.stdout
+    assert "measured now: 26 and 10 finalists; in all: 36 ok; " in found.stdout
     assert f"next: megatune plan --db {folder / 'toy.db'}" in found.stdout
 
 
@@ -65,7 +67,7 @@ def test_a_campaign_as_json(folder: Path) -> None:
     found = run("run", folder / "toy.toml", "--json", env={"MEGATUNE_DB": str(folder / "toy.db")})
     report = json.loads(found.stdout)
     assert (report["campaign"], report["state"], report["provenance"]) == ("toy", "finished", "replayed")
-    assert report["measured"] == 2 * 13
+    assert (report["measured"], report["finalists"]) == (2 * 13, 2 * 5)
     assert report["statuses"] == {"ok": 2 * 13 + 2 * 5}
     assert report["speedup"] > 1
     assert [row["tokens"] for row in report["outcomes"]] == [1, 4]
@@ -82,11 +84,14 @@ def test_recording_from_a_recording(folder: Path) -> None:
     assert found.exit_code == 0
     assert "toy: 2 of 2 cells complete on Toy GPU" in found.stdout
     assert f"measurements written to {out}" in found.stdout
+    assert re.search(r"^measured now: (\d+) \(\1 ok\) and 10 finalists; \d+ s$", found.stdout, re.MULTILINE)
     recorded = read_recording(out)
     assert 2 * 11 <= sum(len(recorded.configs(cell)) for cell in CELLS) <= 2 * 13
     assert recorded.about.facts["copy_bytes_a_us"] == 4e6
     again = json.loads(run("record", folder / "toy.toml", "--out", out, "--db", folder / "toy.db", "--json").stdout)
-    assert (again["measured"], again["complete"], again["file"]) == (0, 2, str(out))
+    assert (again["measured"], again["finalists"], again["complete"], again["file"]) == (0, 0, 2, str(out))
+    text = run("record", folder / "toy.toml", "--out", out, "--db", folder / "toy.db").stdout
+    assert re.search(r"^measured now: 0; \d+ s$", text, re.MULTILINE)
 
 
 def test_status(folder: Path) -> None:
@@ -98,6 +103,7 @@ def test_status(folder: Path) -> None:
     assert "toy" in table
     assert "finished" in table
     assert "36 ok" in table
+    assert "%" not in table
     (row,) = json.loads(run("status", "--db", database, "--json").stdout)["campaigns"]
     assert (row["campaign"], row["state"], row["workloads"]) == ("toy", "finished", 2)
     assert row["trials"] == {"done": 36}

@@ -66,10 +66,12 @@ class Summary:
     workloads: int
     measured: int
     """Measurements that this run took, finalists not counted."""
+    finals: int
+    """Measurements of finalists that this run took beside."""
     reused: int
     """Measurements that were there already and that this run counts on."""
     statuses: dict[Status, int]
-    """All measurements of the campaign by status."""
+    """All measurements of the campaign by status, over all its runs and with the finalists."""
     outcomes: list[OutcomeRow]
     wall_s: float
     measuring_s: float
@@ -151,6 +153,7 @@ class _Coordinator:
         self._runs: dict[Workload, CellRun] = {}
         self._turns: deque[_Turn] = deque()
         self._measured = 0
+        self._finals = 0
         self._search = Search(list(self._spaces), self._open)
         self._asking = True
         # The runner has one caller, this thread, so that configs are asked for while it measures.
@@ -266,6 +269,7 @@ class _Coordinator:
         if not wait_for_builds(jobs, self._stop):
             return
         results = self._run(partial(self._meter.finalists, jobs))
+        self._finals += len(results)
         number = run.finals_taken()
         self._ledger.measured(
             run.workload,
@@ -323,6 +327,7 @@ class _Coordinator:
             provenance=self._runner.provenance,
             workloads=len(self._spaces),
             measured=self._measured,
+            finals=self._finals,
             reused=sum(run.reused for run in self._runs.values()),
             statuses=row.statuses,
             outcomes=outcomes,

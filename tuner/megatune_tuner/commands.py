@@ -85,7 +85,9 @@ def record(
         _print_json(_record_report(summary))
     else:
         typer.echo(f"{summary.name}: {summary.complete} of {summary.cells} cells complete on {summary.target}")
-        typer.echo(_effort(summary.measured, summary.statuses, summary.wall_s, summary.measuring_s))
+        by_status = f" ({_counts(summary.statuses)})" if summary.statuses else ""
+        now = f"measured now: {summary.measured}{by_status}{_finalists(summary.finals)}"
+        typer.echo(f"{now}; {_effort(summary.wall_s, summary.measuring_s)}")
         if summary.path is not None:
             typer.echo(f"{summary.rows} measurements written to {summary.path}")
     if summary.interrupted:
@@ -129,6 +131,7 @@ def _run_report(summary: Summary) -> dict[str, Any]:
         "provenance": summary.provenance,
         "workloads": summary.workloads,
         "measured": summary.measured,
+        "finalists": summary.finals,
         "reused": summary.reused,
         "statuses": summary.statuses,
         "speedup": summary.speedup,
@@ -161,6 +164,7 @@ def _record_report(summary: RecordSummary) -> dict[str, Any]:
         "cells": summary.cells,
         "complete": summary.complete,
         "measured": summary.measured,
+        "finalists": summary.finals,
         "statuses": summary.statuses,
         "wall_s": round(summary.wall_s, 3),
         "measuring_s": round(summary.measuring_s, 3),
@@ -210,7 +214,9 @@ def _print_run(summary: Summary) -> None:
     mean = f", {summary.speedup:.3f} times as fast as the baselines (geometric mean)" if summary.speedup else ""
     typer.echo(f"{summary.name}: {summary.state}, {summary.workloads} workloads on {summary.target}{mean}")
     reused = f", {summary.reused} reused" if summary.reused else ""
-    typer.echo(_effort(summary.measured, summary.statuses, summary.wall_s, summary.measuring_s) + reused)
+    now = f"measured now: {summary.measured}{_finalists(summary.finals)}{reused}"
+    every = f"in all: {_counts(summary.statuses)}"
+    typer.echo(f"{now}; {every}; {_effort(summary.wall_s, summary.measuring_s)}")
 
 
 def _print_status(rows: list[CampaignRow], written: bool) -> None:
@@ -218,7 +224,8 @@ def _print_status(rows: list[CampaignRow], written: bool) -> None:
 
     table = Table("campaign", "state", "workloads", "trials", "by status", "wall", "measuring")
     for row in rows:
-        share = f"{row.measuring_s / row.wall_s:.0%}" if row.wall_s else "-"
+        # A replay's runner is never busy, which is no share of its time.
+        share = f"{row.measuring_s / row.wall_s:.0%}" if row.measuring_s and row.wall_s else "-"
         table.add_row(
             row.name,
             _state(row, written),
@@ -231,9 +238,13 @@ def _print_status(rows: list[CampaignRow], written: bool) -> None:
     _print_table(table)
 
 
-def _effort(measured: int, statuses: dict[Any, int], wall_s: float, measuring_s: float) -> str:
+def _finalists(count: int) -> str:
+    return f" and {count} finalists" if count else ""
+
+
+def _effort(wall_s: float, measuring_s: float) -> str:
     share = f" ({measuring_s / wall_s:.0%} of it measuring)" if measuring_s and wall_s else ""
-    return f"measured now: {measured}; all by status: {_counts(statuses)}; {wall_s:.0f} s{share}"
+    return f"{wall_s:.0f} s{share}"
 
 
 def _counts(statuses: dict[Any, int]) -> str:

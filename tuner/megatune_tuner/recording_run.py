@@ -70,9 +70,11 @@ class RecordSummary:
     complete: int
     """Cells whose configs are all measured; the file holds these alone."""
     measured: int
-    """Measurements that this run took."""
+    """Measurements that this run took, finalists not counted."""
+    finals: int
+    """Measurements of finalists that this run took beside."""
     statuses: dict[Status, int]
-    """Of those."""
+    """Of ``measured``."""
     wall_s: float
     measuring_s: float
     """Seconds of this run."""
@@ -164,6 +166,7 @@ class _Recorder:
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
         self._ledger = Ledger(database, campaign, runner.target, runner.provenance)
         self._statuses: Counter[Status] = Counter()
+        self._finals = 0
         self._complete: list[Workload] = []
         self._works = False
         self._wall_s = 0.0
@@ -202,6 +205,7 @@ class _Recorder:
             cells=len(self._spaces),
             complete=len(self._complete),
             measured=self._statuses.total(),
+            finals=self._finals,
             statuses=dict(self._statuses),
             wall_s=self._wall_s,
             measuring_s=self._meter.measuring_s,
@@ -280,6 +284,7 @@ class _Recorder:
                 return False
             for job, measurement in self._measuring.submit(self._meter.finalists, jobs).result():
                 self._ledger.keep(measurement, job.artifact)
+                self._finals += 1
         self._works |= bool(cell.times_us)
         self._complete.append(cell.workload)
         return True
