@@ -27,6 +27,7 @@ from megatune_tuner.candidates import Catalogue
 from megatune_tuner.sampling import Encoding
 from megatune_tuner.sampling import Kind
 from megatune_tuner.sampling import legal_sampler
+from megatune_tuner.surrogate import Evidence
 
 SM90 = architecture("sm_90a")
 WORKLOAD = Toy().workload({"n": 1536, "k": 7168}, 4)
@@ -41,7 +42,8 @@ def catalogue(workload: Workload = WORKLOAD) -> Catalogue:
 
 def search(of: Catalogue, kind: Kind, seed: int, trials: int, workload: Workload = WORKLOAD) -> list[Config]:
     """What is proposed, one after the other; every seventh fails."""
-    encoding, sampler = legal_sampler(of, kind, seed)
+    known: dict[Config, float | None] = {}
+    encoding, sampler = legal_sampler(of, kind, seed, lambda: [Evidence(workload, of, known)])
     study = optuna.create_study(sampler=sampler)
     found = []
     for number in range(trials):
@@ -50,6 +52,7 @@ def search(of: Catalogue, kind: Kind, seed: int, trials: int, workload: Workload
         config = of.configs[sampler.proposed]
         assert trial.params == encoding.params(of.index[config])
         found.append(config)
+        known[config] = None if number % 7 == 6 else true_us(workload, config)
         if number % 7 == 6:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
         else:
@@ -57,7 +60,7 @@ def search(of: Catalogue, kind: Kind, seed: int, trials: int, workload: Workload
     return found
 
 
-@pytest.mark.parametrize("kind", ["tpe", "random", GP])
+@pytest.mark.parametrize("kind", ["model", "tpe", "random", GP])
 def test_every_config_is_proposed_once_and_only_legal_ones(kind: Kind) -> None:
     space = Toy().space(WORKLOAD, SM90)
     few = {"simt": {"block": [64, 128], "rows": [2], "static": [True]}, "mma": {"tile": [64], "swizzle": ["full"]}}
@@ -70,7 +73,7 @@ def test_every_config_is_proposed_once_and_only_legal_ones(kind: Kind) -> None:
 def test_more_than_there_is() -> None:
     small = Catalogue(Toy().space(WORKLOAD, SM90), catalogue().configs[:2])
     with pytest.raises(LookupError, match="every config is taken"):
-        search(small, "tpe", 0, 3)
+        search(small, "model", 0, 3)
 
 
 @given(st.data())
@@ -79,7 +82,7 @@ def test_what_is_taken_is_never_proposed(data: st.DataObject) -> None:
     of = catalogue()
     chosen = data.draw(st.lists(st.sampled_from(of.configs), min_size=2, max_size=60, unique=True))
     some = Catalogue(Toy().space(WORKLOAD, SM90), chosen)
-    encoding, sampler = legal_sampler(some, data.draw(st.sampled_from(["tpe", "random"])), 0)
+    encoding, sampler = legal_sampler(some, data.draw(st.sampled_from(["model", "tpe", "random"])), 0, list)
     taken = data.draw(st.sets(st.integers(0, len(some) - 1), max_size=len(some) - 1))
     for index in taken:
         sampler.take(index)
@@ -110,12 +113,14 @@ def test_configs_survive_being_written_as_parameters(data: st.DataObject, condit
         assert set(params) == set(encoding.every)
 
 
-def test_the_same_seed_proposes_the_same() -> None:
-    assert search(catalogue(), "tpe", 3, 25) == search(catalogue(), "tpe", 3, 25)
-    assert search(catalogue(), "tpe", 3, 25) != search(catalogue(), "tpe", 4, 25)
+@pytest.mark.parametrize("kind", ["model", "tpe", "random"])
+def test_the_same_seed_proposes_the_same(kind: Kind) -> None:
+    assert search(catalogue(), kind, 3, 25) == search(catalogue(), kind, 3, 25)
+    assert search(catalogue(), kind, 3, 25) != search(catalogue(), kind, 4, 25)
 
 
-def test_it_comes_close_to_the_optimum_and_closer_than_chance() -> None:
+@pytest.mark.parametrize("kind", ["model", "tpe"])
+def test_it_comes_close_to_the_optimum_and_closer_than_chance(kind: Kind) -> None:
     def regret(kind: Kind, seed: int, tokens: int) -> float:
         workload = WORKLOAD.at(tokens)
         of = catalogue(workload)
@@ -123,18 +128,20 @@ def test_it_comes_close_to_the_optimum_and_closer_than_chance() -> None:
         return best / min(true_us(workload, config) for config in of.configs) - 1
 
     cells = [(seed, tokens) for seed in range(3) for tokens in (1, 8, 32)]
-    with_model = statistics.mean(regret("tpe", *cell) for cell in cells)
+    with_model = statistics.mean(regret(kind, *cell) for cell in cells)
     by_chance = statistics.mean(regret("random", *cell) for cell in cells)
     assert with_model < 0.02
     assert with_model < by_chance
 
 
-def test_a_variant_without_parameters_and_axes_of_one_value() -> None:
+@pytest.mark.parametrize("kind", ["model", "tpe"])
+def test_a_variant_without_parameters_and_axes_of_one_value(kind: Kind) -> None:
     one = Parameter("size", (4,), 4, "fixed")
     two = Parameter("depth", (1, 2), 1, "free")
     space = Space((VariantSpace("plain", ()), VariantSpace("fixed", (one,)), VariantSpace("mixed", (one, two))))
     of = Catalogue(space)
-    encoding, sampler = legal_sampler(of, "tpe", 0)
+    known: dict[Config, float | None] = {}
+    encoding, sampler = legal_sampler(of, kind, 0, lambda: [Evidence(WORKLOAD, of, known)])
     study = optuna.create_study(sampler=sampler)
     for index in range(3):
         study.add_trial(
@@ -148,17 +155,18 @@ def test_a_variant_without_parameters_and_axes_of_one_value() -> None:
         assert sampler.free() == left
         trial = study.ask()
         encoding.suggest(trial)
-        study.tell(trial, 1.0)
+        known[of.configs[sampler.proposed]] = 1.0 + left
+        study.tell(trial, 1.0 + left)
 
 
 def test_gp_without_torch_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampling.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MegatuneError, match='"gp" needs torch and scipy: pip install torch scipy, or use "tpe"'):
-        legal_sampler(catalogue(), "gp", 0)
+    with pytest.raises(MegatuneError, match='"gp" needs torch and scipy: pip install torch scipy, or use "model"'):
+        legal_sampler(catalogue(), "gp", 0, list)
 
 
 def test_the_parameters_are_those_of_the_space_alone() -> None:
-    encoding, sampler = legal_sampler(catalogue(), "tpe", 0)
+    encoding, sampler = legal_sampler(catalogue(), "tpe", 0, list)
     study = optuna.create_study(sampler=sampler)
     with pytest.raises(LookupError, match="depth is not a parameter of the space"):
         study.ask().suggest_int("depth", 1, 2)
@@ -167,7 +175,8 @@ def test_the_parameters_are_those_of_the_space_alone() -> None:
 
 
 @pytest.mark.slow
-def test_a_proposal_takes_milliseconds() -> None:
+@pytest.mark.parametrize("kind", ["model", "tpe"])
+def test_a_proposal_takes_milliseconds(kind: Kind) -> None:
     begin = time.process_time()
-    search(catalogue(), "tpe", 0, 100)
+    search(catalogue(), kind, 0, 100)
     assert (time.process_time() - begin) / 100 < 0.010

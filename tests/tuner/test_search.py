@@ -10,9 +10,10 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.target import architecture
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
+from megatune_tuner.search import EVIDENCE
 from megatune_tuner.search import LEAST_A_TURN
+from megatune_tuner.search import Neighbourhood
 from megatune_tuner.search import Search
-from megatune_tuner.search import neighbours
 
 SM90 = architecture("sm_90a")
 
@@ -22,10 +23,18 @@ def at(n: int, k: int, tokens: int) -> Workload:
 
 
 def test_neighbours_are_the_next_tokens_and_the_nearest_shapes() -> None:
-    found = neighbours(workloads())
-    assert found[at(1536, 7168, 4)] == [at(1536, 7168, 2), at(1536, 7168, 8), at(3072, 7168, 4), at(7168, 1536, 4)]
-    assert found[at(1536, 7168, 1)][:1] == [at(1536, 7168, 2)]
-    assert found[at(3072, 7168, 32)][0] == at(3072, 7168, 16)
+    near = Neighbourhood(workloads())
+    found = near.neighbours(at(1536, 7168, 4))
+    assert found == [at(1536, 7168, 2), at(1536, 7168, 8), at(3072, 7168, 4), at(7168, 1536, 4)]
+    assert near.neighbours(at(1536, 7168, 1))[0] == at(1536, 7168, 2)
+    assert near.neighbours(at(3072, 7168, 32))[0] == at(3072, 7168, 16)
+
+
+def test_evidence_comes_from_the_nearest_cells() -> None:
+    found = Neighbourhood(workloads()).nearest(at(1536, 7168, 4))
+    assert len(found) == len(set(found)) == EVIDENCE
+    assert set(found[:3]) == {at(1536, 7168, 2), at(1536, 7168, 8), at(3072, 7168, 4)}
+    assert at(1536, 7168, 4) not in found
 
 
 def test_other_dtypes_and_worlds_are_no_neighbours() -> None:
@@ -37,7 +46,8 @@ def test_other_dtypes_and_worlds_are_no_neighbours() -> None:
         Workload("other", one.dims, 8),
         Workload("toy", (("k", 7168),), 8),
     ]
-    assert neighbours([one, *others])[one] == []
+    near = Neighbourhood([one, *others])
+    assert near.neighbours(one) == near.nearest(one) == []
 
 
 def test_turns_go_round_and_end() -> None:
@@ -46,7 +56,7 @@ def test_turns_go_round_and_end() -> None:
 
     def open_cell(workload: Workload) -> Cell:
         opened.append(workload)
-        return Cell(workload, Catalogue(Toy().space(workload, SM90)), trials=10, seed=0)
+        return Cell(workload, Catalogue(Toy().space(workload, SM90)), trials=20, seed=0)
 
     search = Search(cells, open_cell)
     assert not search.done
@@ -57,7 +67,7 @@ def test_turns_go_round_and_end() -> None:
         for proposal in proposals:
             cell.tell(proposal, true_us(cell.workload, proposal.config))
     assert opened == cells
-    assert turns == [(cell, count) for count in (LEAST_A_TURN, LEAST_A_TURN, 2) for cell in cells]
+    assert turns == [(cell, count) for count in (LEAST_A_TURN, LEAST_A_TURN, 4) for cell in cells]
     assert search.done
     assert search.turn() is None
 

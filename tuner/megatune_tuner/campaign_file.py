@@ -121,7 +121,8 @@ class Budget(_Table):
 class SamplerTable(_Table):
     """What proposes configs."""
 
-    kind: Literal["tpe", "gp", "random"] = "tpe"
+    kind: Literal["model", "tpe", "gp", "random"] = "model"
+    """``model``: a Gaussian process over the cell and its neighbours; ``tpe`` and ``gp``: Optuna's, each cell alone."""
     seed: Annotated[StrictInt, Field(ge=0, lt=2**31)] = 0
     studies: StrictBool | None = None
     """Whether to write Optuna's studies, for Optuna's tools, when the campaign ends; absent: unless it is a replay."""

@@ -30,6 +30,17 @@ class Group:
     def name(self) -> str:
         return self.variant.variant
 
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Names of the variant and its parameters."""
+        return (self.name, *(parameter.name for parameter in self.variant.parameters))
+
+    @cached_property
+    def shares(self) -> NDArray[np.float64]:
+        """The ranks as shares of each parameter's range, shape (configs, parameters)."""
+        last = [max(1, len(parameter.values) - 1) for parameter in self.variant.parameters]
+        return np.asarray(self.ranks / np.array(last))
+
     def steps(self, wanted: Iterable[Value | None]) -> NDArray[np.int64]:
         """Steps along the axes from each config to the wanted values, shape (configs,).
 

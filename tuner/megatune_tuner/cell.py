@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
 
@@ -18,6 +19,7 @@ from megatune_kernels.space import Config
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.sampling import Kind
 from megatune_tuner.sampling import legal_sampler
+from megatune_tuner.surrogate import Evidence
 
 BETTER = 0.99
 """A config that takes at most this share of the best's time counts as progress: less is within the noise."""
@@ -56,7 +58,7 @@ class Cell:
         catalogue: Catalogue,
         *,
         trials: int | None,
-        kind: Kind = "tpe",
+        kind: Kind = "model",
         seed: int = 0,
         patience: int | None = None,
     ) -> None:
@@ -69,7 +71,9 @@ class Cell:
         self._patience = patience
         self._without_progress = 0
         self._queue: deque[tuple[int, str]] = deque()
-        self._encoding, self._sampler = legal_sampler(catalogue, kind, seed)
+        self.neighbours: Sequence[Cell] = ()
+        """Cells of the same operator and dims whose measurements say something of this one."""
+        self._encoding, self._sampler = legal_sampler(catalogue, kind, seed, self._evidence)
         self.study: Study = optuna.create_study(direction="minimize", sampler=self._sampler)
         for index in catalogue.defaults():
             self._queue.append((index, "default"))
@@ -133,6 +137,9 @@ class Cell:
             self._without_progress = 0
         elif proposal.reason == "sampler":
             self._without_progress += 1
+
+    def _evidence(self) -> list[Evidence]:
+        return [Evidence(cell.workload, cell.catalogue, cell.known) for cell in (self, *self.neighbours)]
 
     @property
     def best_us(self) -> float | None:

@@ -1,18 +1,20 @@
-"""What proposes configs: an Optuna sampler whose every proposal is legal and new.
+"""What proposes configs: Optuna samplers whose every proposal is legal and new.
 
-Optuna's samplers know neither constraints between parameters nor that a space is finite: left alone they spend trials
-on configs that cannot run, or that were measured already. ``LegalSampler`` lets an inner sampler propose, and moves
-each proposal to the nearest legal config that is still free.
+Optuna's own samplers know neither constraints between parameters nor that a space is finite: left alone they spend
+trials on configs that cannot run, or that were measured already. Nor do they see what other cells have found. Of the
+samplers here, ``SnappingSampler`` moves the proposals of one of Optuna's to the nearest legal config that is free, and
+``ModelSampler`` chooses among the free ones with a model over neighbouring cells.
 
 In a study, a config is the categorical parameter ``variant`` and for each parameter of that variant an integer
-parameter ``variant.parameter``: the rank of its value among the parameter's values. Ranks tell the sampler the order
-of the values; on recorded spaces it finds better configs with them than with categories.
+parameter ``variant.parameter``: the rank of its value among the parameter's values. Ranks tell a sampler the order of
+the values; on recorded spaces it finds better configs with them than with categories.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from collections.abc import Sequence
 from typing import Any
 from typing import Literal
@@ -33,9 +35,20 @@ from optuna.trial import TrialState
 
 from megatune_kernels.errors import MegatuneError
 from megatune_tuner.candidates import Catalogue
+from megatune_tuner.surrogate import Evidence
+from megatune_tuner.surrogate import Posterior
+from megatune_tuner.surrogate import Scale
+from megatune_tuner.surrogate import posterior
 
-Kind = Literal["tpe", "gp", "random"]
+Kind = Literal["model", "tpe", "gp", "random"]
 VARIANT = "variant"
+
+EXPLORE = 0.2
+"""Share of the posterior's deviation in a draw; on recorded spaces 0.1 to 0.3 do equally well, and 0.7 clearly less."""
+DOUBT = 0.3
+"""Standard deviation of the logarithm of the factors on what the model assumes."""
+FEWEST_KNOWN = 4
+"""Measurements below which the model is not asked."""
 
 # A line for every study would bury what a person wants to see.
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -81,18 +94,14 @@ class Encoding:
 
 
 class LegalSampler(BaseSampler):
-    """Moves each proposal of an inner sampler to the nearest legal config that is free.
+    """Proposes configs that are legal and free: this one at random, each as likely as the next.
 
-    A config is free until it is proposed, or taken with ``take``. Of the inner sampler only ``sample_relative`` is
-    used: first for the variant, then for its parameters. While it proposes nothing, because it has seen too little,
-    a config is drawn at random, each variant as likely as the next. Without an inner sampler, every free config is as
-    likely as the next.
+    A config is free until it is proposed, or taken with ``take``.
     """
 
-    def __init__(self, encoding: Encoding, inner: BaseSampler | None, seed: int) -> None:
+    def __init__(self, encoding: Encoding, seed: int) -> None:
         self._encoding = encoding
         self._groups = encoding.catalogue.groups
-        self._inner = inner
         self._rng = np.random.default_rng(seed)
         self._free: NDArray[np.bool_] = np.ones(len(encoding.catalogue), dtype=bool)
         self.proposed: int = -1
@@ -115,6 +124,8 @@ class LegalSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
+        if not self._free.any():
+            raise LookupError("every config is taken: ask only while some are free")
         self.proposed = self._propose(study, trial)
         self.take(self.proposed)
         return self._encoding.params(self.proposed)
@@ -126,53 +137,104 @@ class LegalSampler(BaseSampler):
 
     def reseed_rng(self) -> None:
         self._rng = np.random.default_rng()
-        if self._inner is not None:
-            self._inner.reseed_rng()
-
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        if self._inner is not None:
-            self._inner.before_trial(study, trial)
-
-    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
-        if self._inner is not None:
-            self._inner.after_trial(study, trial, state, values)
 
     def _propose(self, study: Study, trial: FrozenTrial) -> int:
-        if not self._free.any():
-            raise LookupError("every config is taken: ask only while some are free")
-        if self._inner is None:
-            return int(self._rng.choice(np.flatnonzero(self._free)))
-        wanted: dict[str, Any] = {}
-        if not self._encoding.conditional:
-            wanted = self._inner.sample_relative(study, trial, _open(self._encoding.every))
-        number = self._group(study, trial, wanted)
-        axes = self._encoding.axes[number]
-        if self._encoding.conditional:
-            wanted = self._inner.sample_relative(study, trial, _open(axes))
-        group = self._groups[number]
-        free = self._free_of(number)
-        if not wanted:
-            return group.first + int(self._rng.choice(np.flatnonzero(free)))
-        ranks = np.array([wanted.get(name, 0) for name in axes], dtype=np.int16)
-        steps = np.abs(group.ranks - ranks).sum(axis=1)
-        steps[~free] = np.iinfo(steps.dtype).max
-        return group.first + int(steps.argmin())
+        """Index of a free config."""
+        return int(self._rng.choice(np.flatnonzero(self._free)))
 
-    def _group(self, study: Study, trial: FrozenTrial, wanted: dict[str, Any]) -> int:
-        """The proposed variant, or a random one when that has no free config or none is proposed."""
-        open_groups = [number for number in range(len(self._groups)) if self._free_of(number).any()]
-        if len(open_groups) > 1:
-            if self._encoding.conditional and self._inner is not None:
-                wanted = self._inner.sample_relative(study, trial, {VARIANT: self._encoding.variant})
-            if VARIANT in wanted:
-                number = self._encoding.variant.choices.index(wanted[VARIANT])
-                if number in open_groups:
-                    return number
-        return int(self._rng.choice(open_groups))
+    def _any_variant(self) -> int:
+        """A variant that has a free config, each as likely as the next."""
+        return int(self._rng.choice([number for number in range(len(self._groups)) if self._free_of(number).any()]))
+
+    def _any_of(self, number: int) -> int:
+        """A free config of that variant."""
+        return self._groups[number].first + int(self._rng.choice(np.flatnonzero(self._free_of(number))))
 
     def _free_of(self, number: int) -> NDArray[np.bool_]:
         group = self._groups[number]
         return self._free[group.first : group.first + len(group.ranks)]
+
+
+class ModelSampler(LegalSampler):
+    """Proposes what a model of the cell and its neighbours expects to be fast, or knows too little of.
+
+    Each proposal is the least of one draw from the model's posterior (Thompson sampling), with less than its whole
+    deviation: a budget of some thirty configs is for finding a good one, not for learning the space. The model's
+    assumptions vary from turn to turn, so that a wrong one cannot rule a config out for good.
+
+    :param evidence: what is known of the cell itself, and of its neighbours.
+    """
+
+    def __init__(self, encoding: Encoding, evidence: Callable[[], Sequence[Evidence]], seed: int) -> None:
+        super().__init__(encoding, seed)
+        self._evidence = evidence
+        self._known: tuple[int, ...] = ()
+        self._posterior: Posterior | None = None
+
+    def _propose(self, study: Study, trial: FrozenTrial) -> int:
+        evidence = self._evidence()
+        known = tuple(len(each.known) for each in evidence)
+        if known != self._known:
+            self._known = known
+            self._posterior = None
+            if sum(known) >= FEWEST_KNOWN:
+                lengths = np.exp(self._rng.normal(0.0, DOUBT, 4)).tolist()
+                self._posterior = posterior(evidence[0], evidence[1:], self._free, Scale(*lengths))
+        if self._posterior is None:
+            return self._any_of(self._any_variant())
+        drawn = self._rng.standard_normal(len(self._free))
+        expected = self._posterior.mean + EXPLORE * self._posterior.deviation * drawn
+        expected[~self._free] = np.inf
+        best = int(expected.argmin())
+        return best if np.isfinite(expected[best]) else self._any_of(self._any_variant())
+
+
+class SnappingSampler(LegalSampler):
+    """Moves each proposal of one of Optuna's samplers to the nearest legal config that is free.
+
+    Of the inner sampler only ``sample_relative`` is used: first for the variant, then for its parameters. While it
+    proposes nothing, because it has seen too little, a config is drawn at random, each variant as likely as the next.
+    """
+
+    def __init__(self, encoding: Encoding, inner: BaseSampler, seed: int) -> None:
+        super().__init__(encoding, seed)
+        self._inner = inner
+
+    def reseed_rng(self) -> None:
+        super().reseed_rng()
+        self._inner.reseed_rng()
+
+    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
+        self._inner.before_trial(study, trial)
+
+    def after_trial(self, study: Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None) -> None:
+        self._inner.after_trial(study, trial, state, values)
+
+    def _propose(self, study: Study, trial: FrozenTrial) -> int:
+        wanted: dict[str, Any] = {}
+        if not self._encoding.conditional:
+            wanted = self._inner.sample_relative(study, trial, _open(self._encoding.every))
+        number = self._variant(study, trial, wanted)
+        axes = self._encoding.axes[number]
+        if self._encoding.conditional:
+            wanted = self._inner.sample_relative(study, trial, _open(axes))
+        if not wanted:
+            return self._any_of(number)
+        group = self._groups[number]
+        ranks = np.array([wanted.get(name, 0) for name in axes], dtype=np.int16)
+        steps = np.abs(group.ranks - ranks).sum(axis=1)
+        steps[~self._free_of(number)] = np.iinfo(steps.dtype).max
+        return group.first + int(steps.argmin())
+
+    def _variant(self, study: Study, trial: FrozenTrial, wanted: dict[str, Any]) -> int:
+        """The proposed variant, or a random one when that has no free config or none is proposed."""
+        if self._encoding.conditional and len(self._groups) > 1:
+            wanted = self._inner.sample_relative(study, trial, {VARIANT: self._encoding.variant})
+        if VARIANT in wanted:
+            number = self._encoding.variant.choices.index(wanted[VARIANT])
+            if self._free_of(number).any():
+                return number
+        return self._any_variant()
 
 
 def _open(space: dict[str, BaseDistribution]) -> dict[str, BaseDistribution]:
@@ -180,20 +242,23 @@ def _open(space: dict[str, BaseDistribution]) -> dict[str, BaseDistribution]:
     return {name: distribution for name, distribution in space.items() if not distribution.single()}
 
 
-def legal_sampler(catalogue: Catalogue, kind: Kind, seed: int) -> tuple[Encoding, LegalSampler]:
+def legal_sampler(
+    catalogue: Catalogue, kind: Kind, seed: int, evidence: Callable[[], Sequence[Evidence]]
+) -> tuple[Encoding, LegalSampler]:
     """A sampler for one cell, and how it writes configs down.
 
+    :param evidence: what is known of the cell itself, and of its neighbours; only ``model`` asks.
     :raises MegatuneError: when ``gp`` is asked for and torch or scipy is not installed.
     """
     encoding = Encoding(catalogue, conditional=kind != "gp")
-    inner: BaseSampler | None = None
+    if kind == "random":
+        return encoding, LegalSampler(encoding, seed)
+    if kind == "model":
+        return encoding, ModelSampler(encoding, evidence, seed)
+    if kind == "gp" and (importlib.util.find_spec("torch") is None or importlib.util.find_spec("scipy") is None):
+        raise MegatuneError('the sampler "gp" needs torch and scipy: pip install torch scipy, or use "model"')
     with warnings.catch_warnings():
         # Some of these options are experimental in the older of the supported versions, and stable since.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        if kind == "tpe":
-            inner = TPESampler(multivariate=True, constant_liar=True, seed=seed)
-        elif kind == "gp":
-            if importlib.util.find_spec("torch") is None or importlib.util.find_spec("scipy") is None:
-                raise MegatuneError('the sampler "gp" needs torch and scipy: pip install torch scipy, or use "tpe"')
-            inner = GPSampler(seed=seed)
-    return encoding, LegalSampler(encoding, inner, seed)
+        inner = GPSampler(seed=seed) if kind == "gp" else TPESampler(multivariate=True, constant_liar=True, seed=seed)
+    return encoding, SnappingSampler(encoding, inner, seed)

@@ -1,9 +1,8 @@
 """Searching many cells at once: whose turn it is, and what one cell learns from its neighbours.
 
-Cells take turns in a fixed order, a few proposals at a time. So all of them come equally far when time runs out, and
-what works in one is tried in its neighbours while they still search: the winners at the next fewer and next more
-tokens of the same shape, and of the nearest shapes at the same tokens. Between two turns of a cell, compiling for
-it hides behind measuring for others.
+Cells take turns in a fixed order, some proposals at a time. So all of them come equally far when time runs out, and
+what is found in one serves its neighbours while they still search: their winners are tried, and their measurements are
+the model's evidence. Between two turns of a cell, compiling for it hides behind measuring for others.
 """
 
 from __future__ import annotations
@@ -17,51 +16,58 @@ from megatune_kernels.operator import Workload
 from megatune_tuner.cell import Cell
 from megatune_tuner.cell import Proposal
 
-TURNS = 8
-"""Turns in which a cell spends its trials: more turns share earlier, fewer change the workload less often."""
-LEAST_A_TURN = 4
-WINNERS = 2
-"""Configs that a cell takes from each neighbour: the second best there is the best here often enough."""
+TURNS = 4
+"""Turns in which a cell spends its trials: more change the workload more often and find nothing better."""
+LEAST_A_TURN = 8
+WINNERS = 1
+"""Configs that a cell takes from each neighbour."""
 SHAPES = 2
 """Neighbouring shapes that a cell takes winners from."""
+EVIDENCE = 12
+"""Nearest cells whose measurements are evidence."""
 
 NEIGHBOUR = "neighbour"
 
 
-def neighbours(workloads: Sequence[Workload]) -> dict[Workload, list[Workload]]:
-    """For each workload the nearest ones of its operator, dtype, world and routing.
+class Neighbourhood:
+    """Which workloads are near to which: of the same operator, dims, dtype, world and routing, by the ratios of their
+    tokens and dims."""
 
-    First the next fewer and next more tokens at the same shape, then the ``SHAPES`` nearest shapes (by the ratios of
-    their dims) at the same tokens.
-    """
-    families: dict[tuple[object, ...], list[Workload]] = {}
-    for workload in workloads:
-        names = tuple(name for name, _ in workload.dims)
-        family = (workload.operator, workload.dtype, workload.world, workload.routing, names)
-        families.setdefault(family, []).append(workload)
-    found = {}
-    for family_members in families.values():
-        by_shape: dict[str, list[Workload]] = {}
-        by_tokens: dict[int, list[Workload]] = {}
-        for workload in family_members:
-            by_shape.setdefault(workload.shape, []).append(workload)
-            by_tokens.setdefault(workload.tokens, []).append(workload)
-        for workload in family_members:
-            fewer = [other for other in by_shape[workload.shape] if other.tokens < workload.tokens]
-            more = [other for other in by_shape[workload.shape] if other.tokens > workload.tokens]
-            near = [max(fewer, key=_tokens, default=None), min(more, key=_tokens, default=None)]
-            shapes = [other for other in by_tokens[workload.tokens] if other is not workload]
-            shapes.sort(key=lambda other: _apart(workload, other))
-            found[workload] = [other for other in near if other is not None] + shapes[:SHAPES]
-    return found
+    def __init__(self, workloads: Sequence[Workload]) -> None:
+        self._families: dict[tuple[object, ...], list[Workload]] = {}
+        for workload in workloads:
+            self._families.setdefault(_family(workload), []).append(workload)
+
+    def nearest(self, workload: Workload) -> list[Workload]:
+        """The ``EVIDENCE`` nearest ones."""
+        others = [other for other in self._families[_family(workload)] if other != workload]
+        return sorted(others, key=lambda other: _octaves(workload, other))[:EVIDENCE]
+
+    def neighbours(self, workload: Workload) -> list[Workload]:
+        """Whose winners are worth a trial: the next fewer and next more tokens at the same shape, then the ``SHAPES``
+        nearest shapes at the same tokens."""
+        family = self._families[_family(workload)]
+        fewer = [other for other in family if other.dims == workload.dims and other.tokens < workload.tokens]
+        more = [other for other in family if other.dims == workload.dims and other.tokens > workload.tokens]
+        next_ones = [max(fewer, key=_tokens, default=None), min(more, key=_tokens, default=None)]
+        shapes = [other for other in family if other.tokens == workload.tokens and other != workload]
+        shapes.sort(key=lambda other: _octaves(workload, other))
+        return [other for other in next_ones if other is not None] + shapes[:SHAPES]
+
+
+def _family(workload: Workload) -> tuple[object, ...]:
+    names = tuple(name for name, _ in workload.dims)
+    return (workload.operator, workload.dtype, workload.world, workload.routing, names)
 
 
 def _tokens(workload: Workload) -> int:
     return workload.tokens
 
 
-def _apart(one: Workload, other: Workload) -> float:
-    return sum(abs(math.log(a / b)) for (_, a), (_, b) in zip(one.dims, other.dims, strict=True))
+def _octaves(one: Workload, other: Workload) -> float:
+    """How far apart in tokens and dims, in factors of two."""
+    ratios = [one.tokens / other.tokens, *(a / b for (_, a), (_, b) in zip(one.dims, other.dims, strict=True))]
+    return math.hypot(*(math.log2(ratio) for ratio in ratios))
 
 
 class Search:
@@ -74,7 +80,9 @@ class Search:
     def __init__(self, workloads: Sequence[Workload], open_cell: Callable[[Workload], Cell]) -> None:
         self.cells: dict[Workload, Cell] = {}
         self._open_cell = open_cell
-        self._neighbours = neighbours(workloads)
+        near = Neighbourhood(workloads)
+        self._neighbours = {workload: near.neighbours(workload) for workload in workloads}
+        self._nearest = {workload: near.nearest(workload) for workload in workloads}
         self._waiting = deque(workloads)
 
     @property
@@ -98,6 +106,7 @@ class Search:
     def _propose(self, cell: Cell) -> list[Proposal]:
         # Winners change while the neighbours search, so only the latest are worth a trial.
         cell.forget(NEIGHBOUR)
+        cell.neighbours = [self.cells[other] for other in self._nearest[cell.workload] if other in self.cells]
         near = [self.cells[other] for other in self._neighbours[cell.workload] if other in self.cells]
         ranked = [other.ranked()[:WINNERS] for other in near]
         for place in range(WINNERS):
