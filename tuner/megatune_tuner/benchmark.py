@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,6 +36,7 @@ SHARE = 0.1
 SEEDS = 30
 GOAL = 0.03
 MOST_PROCESSES = 8
+BLAS_THREADS = "OPENBLAS_NUM_THREADS"
 
 WORST = "worst cell's regret"
 WITHIN = "cells within the goal"
@@ -92,7 +95,7 @@ def search_figures(paths: Sequence[Path], seeds: int = SEEDS, processes: int | N
         results = [regrets(*job) for job in jobs]
     else:
         # Started afresh, because a fork would copy the threads' locks of numpy and pyarrow.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        with _one_thread_each(), ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
             results = list(pool.map(regrets, *zip(*jobs, strict=True)))
     by_cell: dict[tuple[Path, str], list[float]] = {}
     for (path, _), found in zip(jobs, results, strict=True):
@@ -115,6 +118,20 @@ def search_figures(paths: Sequence[Path], seeds: int = SEEDS, processes: int | N
         ),
         Figure(WITHIN, 100 * within, "%", "", None, "replayed", how),
     ]
+
+
+@contextmanager
+def _one_thread_each() -> Iterator[None]:
+    """Processes started meanwhile do linear algebra in one thread: with more, they wait for each other's."""
+    before = os.environ.get(BLAS_THREADS)
+    os.environ[BLAS_THREADS] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[BLAS_THREADS]
+        else:
+            os.environ[BLAS_THREADS] = before
 
 
 def _run() -> list[Figure]:

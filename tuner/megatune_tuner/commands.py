@@ -6,6 +6,7 @@ What they need is imported when they run: ``megatune --help`` should not wait fo
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ def run(
 
     Ctrl-C stops after the current measurement; the same command goes on.
     """
+    _compute_in_one_thread()
     from megatune_db.records import CampaignState
     from megatune_tuner.campaign_file import load_campaign
     from megatune_tuner.execution import run_file
@@ -113,6 +115,11 @@ def status(db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -
         typer.echo(f"{db} holds no campaign yet: megatune run CAMPAIGN.toml --db {db}")
     else:
         _print_status(rows, written)
+
+
+def _compute_in_one_thread() -> None:
+    """The model's matrices are small, and the cores are for compiling. numpy reads this when it is first imported."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _progress() -> Progress:
