@@ -5,13 +5,12 @@ The logarithm of a time is modelled as the sum of
 * a level of its cell, of which nothing is assumed;
 * an offset of its variant, that changes slowly over tokens and dims;
 * a smooth function of the config, one part the same everywhere and one that changes over tokens and dims;
-* a deviation of the very config that no parameter explains (bank conflicts, wave tails, what the compiler made of it)
-  and that changes over tokens and dims faster than it changes between two configs;
+* a deviation of the very config that no parameter explains (bank conflicts, wave tails, what the compiler made of it);
 * noise.
 
-The deviation is what makes neighbours worth so much: on recorded spaces it is some 7 % from one config to the next, and
-mostly the same at the next tokens. Amplitudes and lengths are fixed: fitting them to recorded spaces finds nothing that
-searches better, and differs by operator.
+The deviation is what makes neighbours worth so much: in recorded spaces of projections its standard deviation is some
+7 %, and most of it is the same at the next tokens. The variances and lengths below are near those of greatest
+likelihood there; a length for each parameter, or fitting them anew, searches no better.
 
 Rasmussen and Williams, Gaussian Processes for Machine Learning, chapters 2 and 5.3 (several tasks).
 """
