@@ -21,10 +21,7 @@ class Architecture:
     name: str
     """As the compiler spells it, e.g. ``sm_90a``."""
     shared_bytes_a_block: int
-    shared_bytes_an_sm: int
     registers_a_thread: int = 255
-    registers_an_sm: int = 65536
-    threads_an_sm: int = 2048
     cluster_blocks: int = 8
     """Portable cluster size limit."""
 
@@ -32,9 +29,9 @@ class Architecture:
 ARCHITECTURES = {
     arch.name: arch
     for arch in (
-        Architecture("sm_90a", shared_bytes_a_block=227 * 1024, shared_bytes_an_sm=228 * 1024),
-        Architecture("sm_100a", shared_bytes_a_block=227 * 1024, shared_bytes_an_sm=228 * 1024),
-        Architecture("sm_103a", shared_bytes_a_block=227 * 1024, shared_bytes_an_sm=228 * 1024),
+        Architecture("sm_90a", shared_bytes_a_block=227 * 1024),
+        Architecture("sm_100a", shared_bytes_a_block=227 * 1024),
+        Architecture("sm_103a", shared_bytes_a_block=227 * 1024),
     )
 }
 

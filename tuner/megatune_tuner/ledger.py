@@ -35,7 +35,6 @@ from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
-from megatune_db.records import TrialState
 from megatune_db.session import Database
 from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Artifact
@@ -95,7 +94,7 @@ class Ledger:
         Whoever begins has the writer lock: any other campaign that says it runs was killed.
         """
         with self._database.session() as session:
-            self._set_stale(session)
+            store.set_trials_stale(session, self._id)
             for row in campaigns(session):
                 if row.id != self._id and row.state is CampaignState.RUNNING:
                     store.set_campaign(session, row.id, state=CampaignState.STOPPED)
@@ -112,7 +111,7 @@ class Ledger:
     def end(self, state: CampaignState, *, wall_s: float, measuring_s: float) -> None:
         """The campaign runs no more."""
         with self._database.session() as session:
-            self._set_stale(session)
+            store.set_trials_stale(session, self._id)
             store.set_campaign(
                 session,
                 self._id,
@@ -283,21 +282,6 @@ class Ledger:
             dsl=self._target.toolchain.dsl,
         )
         self._artifacts.add(artifact.key)
-
-    def _set_stale(self, session: Session) -> None:
-        for trial in trials(session, self._id):
-            if trial.state is TrialState.ASKED:
-                store.add_trial(
-                    session,
-                    campaign_id=self._id,
-                    workload=trial.workload,
-                    config=trial.config,
-                    number=trial.number,
-                    measurement_id=None,
-                    reason=trial.reason,
-                    reused=False,
-                    state=TrialState.STALE,
-                )
 
 
 def _now() -> datetime:

@@ -16,7 +16,6 @@ from megatune_kernels.space import Params
 WARP = 32
 BF16_BYTES = 2
 FP32_BYTES = 4
-WORD_BYTES = 4
 COPY_BYTES = 16
 """Bytes of an asynchronous copy, and of the widest load, of one thread."""
 UNROLLED_STEPS = 16
