@@ -68,8 +68,8 @@ def bests(recording: Recording) -> dict[Workload, Best]:
             if tuned and stock:
                 pairs.append(Best(workload, min(tuned), min(stock)))
         if pairs:
-            # Times of two sessions are not compared: the session with the fastest config speaks for the cell.
-            found[workload] = min(pairs, key=lambda best: best.tuned_us)
+            # Times of two sessions are not compared: the latest speaks for the cell, as it knows the most configs.
+            found[workload] = pairs[-1]
     return found
 
 

@@ -29,3 +29,19 @@ class Buffers(Protocol):
         """Compare every copy's output with its float64 reference; empty when all are within the bound, else why
         not."""
         ...
+
+
+class GroupBuffers(Buffers, Protocol):
+    """One rank's operands of a workload that a group of ranks runs together.
+
+    All ranks make theirs from the same seed and refresh them equally often, so each knows what the others hold.
+    ``copies`` is the number of launches after which a sequence may begin again: a graph holds a multiple of it.
+    """
+
+    def scalars(self, copy: int) -> tuple[int, ...]:
+        """32-bit integers of launch number ``copy`` that follow those of ``Launch.scalars``."""
+        ...
+
+    def fingerprint(self) -> int:
+        """A hash of every output's bits: the ranks' are equal, or their results are not the same."""
+        ...

@@ -72,7 +72,8 @@ class Workload:
         return digest(self.to_dict())
 
     def __str__(self) -> str:
-        return f"{self.operator} {self.shape} tokens={self.tokens}"
+        ranks = f" world={self.world}" if self.world > 1 else ""
+        return f"{self.operator} {self.shape} tokens={self.tokens}{ranks}"
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,19 @@ class Launch:
     """Programmatic stream serialisation: the kernel starts while its predecessor drains and waits inside."""
     scalars: tuple[int, ...] = ()
     """32-bit integers."""
+    resident: bool = False
+    """Whether blocks wait for one another, so that all of them have to be on the GPU at once."""
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory that each rank of a group holds for a config, at the same offsets, for its peers to write into."""
+
+    bytes: int = 0
+    alignment: int = 1
+    """Bytes."""
+    armed: int = 0
+    """The 32-bit word that all of it holds before the first launch."""
 
 
 @dataclass(frozen=True)
@@ -132,10 +146,10 @@ class Operator(ABC):
         """
 
     @abstractmethod
-    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16") -> Workload:
+    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16", world: int = 1) -> Workload:
         """A workload of an explicit shape.
 
-        :raises MegatuneError: for a missing, unknown or impossible dim, tokens or dtype, with what is allowed.
+        :raises MegatuneError: for a missing, unknown or impossible dim, tokens, dtype or world, with what is allowed.
         """
 
     @abstractmethod
@@ -169,6 +183,18 @@ class Operator(ABC):
         The runner passes the value on to ``reference``, ``pointers`` and ``baseline`` and looks no further than
         the protocol ``megatune_kernels.buffers.Buffers``.
         """
+
+    def workspace(self, workload: Workload, config: Config) -> Workspace:
+        """What a config needs of every rank beside its operands; nothing on one GPU."""
+        return Workspace()
+
+    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> Any:
+        """What ``inputs`` is for one rank of a group: the protocol ``megatune_kernels.buffers.GroupBuffers``.
+
+        :param heaps: by rank, the address in this process of the memory that holds workspaces; ``heaps[rank]`` is
+            this rank's own.
+        """
+        raise NotImplementedError(f"{self.name} runs on one GPU")
 
     @abstractmethod
     def baseline(self, name: str, workload: Workload, inputs: Any, copy: int) -> None:

@@ -101,7 +101,10 @@ def test_killed_at_random_moments(folder: Path, seed: int) -> None:
     done = [row for row in found if row.state is TrialState.DONE and row.stage is Stage.SEARCH]
     assert Counter(row.workload for row in done if row.reason != "baseline") == {cell.digest: TRIALS for cell in CELLS}
     assert all(row.state is not TrialState.ASKED for row in found)
-    assert Counter(row.workload for row in found if row.reason == "finalist") == {cell.digest: 5 for cell in CELLS}
+    for cell in CELLS:
+        finals = {row.config for row in found if row.reason == "finalist" and row.workload == cell.digest}
+        # Four, the baseline, and where the four are all of one variant the best of the other.
+        assert len(finals) in (5, 6)
     recorded = read_recording(folder / "toy.parquet")
     for row in done:
         (cell,) = [cell for cell in CELLS if cell.digest == row.workload]

@@ -59,7 +59,7 @@ class Toy(Operator):
         dims = {"k": model.hidden, "n": model.hidden // parallel.tensor}
         return [self.workload(dims, count) for count in tokens]
 
-    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16") -> Workload:
+    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16", world: int = 1) -> Workload:
         if set(dims) != {"n", "k"}:
             raise MegatuneError(f"toy needs the dims k, n, not {', '.join(sorted(dims))}")
         if dims["k"] % 8:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from megatune_db.records import TrialState
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
@@ -16,6 +18,16 @@ from megatune_tuner.ledger import FINALIST
 from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
+
+
+def finalists(ranked: Sequence[Config], count: int) -> list[Config]:
+    """The best ``count`` of configs that come the fastest first, and the best of each variant.
+
+    Where one variant gives way to another shows in pairs of their best alone, and few of the fastest may be of one.
+    """
+    of_variant = {config.variant: config for config in reversed(ranked)}
+    chosen = {*ranked[:count], *of_variant.values()} if count else set()
+    return [config for config in ranked if config in chosen]
 
 
 class CellRun:
@@ -88,10 +100,10 @@ class CellRun:
         return self.last_number
 
     def contenders(self) -> list[Config]:
-        """The configs for the final: the best few, then the incumbent where it works."""
+        """The configs for the final: the best few, the best of each variant, then the incumbent where it works."""
         ranked = self.cell.ranked()
         incumbents = [config for config in self.incumbents[:1] if config in ranked]
-        return list(dict.fromkeys([*ranked[: self.finalists], *incumbents]))
+        return list(dict.fromkeys([*finalists(ranked, self.finalists), *incumbents]))
 
     def working_baselines(self) -> list[Config]:
         return [config for config, us in self.baselines.items() if us is not None]

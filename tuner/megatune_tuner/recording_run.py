@@ -38,6 +38,7 @@ from megatune_kernels.target import architecture
 from megatune_tuner.campaign import Configs
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
+from megatune_tuner.cell_run import finalists
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.measuring import Builder
 from megatune_tuner.measuring import Job
@@ -278,7 +279,7 @@ class _Recorder:
             ranked = sorted(
                 (us, str(config), config) for config, us in cell.times_us.items() if config not in baselines
             )
-            best = [config for _, _, config in ranked[: self._campaign.budget.finalists]]
+            best = finalists([config for _, _, config in ranked], self._campaign.budget.finalists)
             jobs = [self._meter.job(cell.workload, config) for config in (*best, *baselines)]
             if self._ends() or not wait_for_builds(jobs, self._stop):
                 return False

@@ -55,7 +55,9 @@ class Projection(Operator):
         shapes = dict.fromkeys((shape.n, shape.k) for shape in projection_shapes(model, parallel))
         return [self.workload({"n": n, "k": k}, count) for n, k in shapes for count in tokens]
 
-    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16") -> Workload:
+    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16", world: int = 1) -> Workload:
+        if world != 1:
+            raise MegatuneError(f"world={world} is impossible: every rank runs its own share of a projection, world 1")
         if sorted(dims) != list(DIMS):
             raise MegatuneError(f"a projection has the dims n and k, got {', '.join(sorted(dims)) or 'none'}")
         if not 1 <= dims["n"] <= LARGEST_DIM or dims["k"] > LARGEST_DIM:

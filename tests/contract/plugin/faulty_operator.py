@@ -47,7 +47,7 @@ class Faulty(Operator):
     def workloads(self, model: Any, parallel: Any, tokens: Sequence[int]) -> list[Workload]:
         return [self.workload({"n": 1 << 16}, count) for count in tokens]
 
-    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "fp32") -> Workload:
+    def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "fp32", world: int = 1) -> Workload:
         if sorted(dims) != ["n"]:
             raise MegatuneError("a faulty workload has the dim n")
         return Workload.of(self.name, dims, tokens, dtype=dtype)
