@@ -11,21 +11,17 @@ import math
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 from typing import NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.space import Value
-
-CONFIDENCE = 0.95
-MIN_PAIRS = 6
-"""Fewer pairs cannot reach the confidence, whatever their values: 1 - 2^(1-5) is 0.9375."""
+from megatune_kernels.statistics import MIN_PAIRS
+from megatune_kernels.statistics import paired_ratio
 
 Samples = Mapping[int, NDArray[Any]]
 """Samples in microseconds by id of the measurement, shape (samples,)."""
@@ -58,23 +54,6 @@ class Comparison(NamedTuple):
     paired: bool
 
 
-@cache
-def interval_rank(count: int) -> int:
-    """The order statistic, counted from 0, that bounds the median of ``count`` values from below with ``CONFIDENCE``.
-
-    Its mirror image bounds it from above. This is the sign test turned round: how many of the values lie under the
-    true median is binomial with p = 1/2 whatever their distribution, so nothing is drawn and nothing is assumed.
-    """
-    tail = 0.0
-    rank = 0
-    for below in range(count):
-        tail += math.comb(count, below) / 2**count
-        if 2 * tail > 1 - CONFIDENCE:
-            break
-        rank = below
-    return rank
-
-
 def compare(candidate: Candidate, other: Candidate, samples: Samples) -> Comparison:
     """Time of ``candidate`` over that of ``other``.
 
@@ -84,9 +63,7 @@ def compare(candidate: Candidate, other: Candidate, samples: Samples) -> Compari
     if candidate.stage is Stage.FINAL and other.stage is Stage.FINAL and candidate.session == other.session:
         mine, theirs = samples.get(candidate.measurement_id), samples.get(other.measurement_id)
         if mine is not None and theirs is not None and len(mine) == len(theirs) >= MIN_PAIRS:
-            ratios = np.sort(np.asarray(mine, dtype=np.float64) / np.asarray(theirs, dtype=np.float64))
-            rank = interval_rank(len(ratios))
-            return Comparison(float(np.median(ratios)), float(ratios[rank]), float(ratios[-1 - rank]), paired=True)
+            return Comparison(*paired_ratio(mine, theirs), paired=True)
     return Comparison(
         candidate.median_us / other.median_us,
         candidate.low_us / other.high_us,

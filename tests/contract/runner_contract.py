@@ -13,9 +13,9 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_kernels.statistics import median_interval
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
-from megatune_tuner.statistics import summarize
 
 COLD_GRAPH = Regime("cold", "graph")
 WORKLOAD = operator("projection").workload({"n": 256, "k": 512}, 4)
@@ -46,7 +46,7 @@ class RunnerContract(ABC):
         assert measurement.provenance is self.provenance
         if measurement.status is Status.OK:
             assert measurement.median_us is not None
-            assert math.isclose(measurement.median_us, summarize(measurement.samples_us).median, rel_tol=1e-6)
+            assert math.isclose(measurement.median_us, median_interval(measurement.samples_us).median, rel_tol=1e-6)
             assert all(0 < sample < 1e6 for sample in measurement.samples_us)
 
     def test_a_good_config_is_measured(self, runner: Runner) -> None:

@@ -15,6 +15,7 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
@@ -25,7 +26,6 @@ from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.runners.replay import ReplayRunner
-from megatune_tuner.statistics import summarize
 from tests.contract.runner_contract import BASELINE
 from tests.contract.runner_contract import COLD_GRAPH
 from tests.contract.runner_contract import WORKLOAD
@@ -42,7 +42,7 @@ FAILED = {status: CONFIGS[2 + place] for place, status in enumerate(s for s in S
 
 
 def row(config: Config, status: Status, stage: Stage, session: str) -> ExportRow:
-    figures = summarize(SAMPLES) if status is Status.OK else (None, None, None)
+    figures = median_interval(SAMPLES) if status is Status.OK else (None, None, None)
     measurement = Measurement(
         workload=WORKLOAD.digest,
         config=config.digest,

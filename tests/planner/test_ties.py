@@ -11,7 +11,6 @@ from plan_examples import simt
 from megatune_kernels.space import Config
 from megatune_planner.ties import best
 from megatune_planner.ties import compare
-from megatune_planner.ties import interval_rank
 from megatune_planner.ties import simplicity
 from megatune_planner.ties import tie_set
 
@@ -72,11 +71,6 @@ def test_no_candidates_no_ties() -> None:
     assert tie_set([], {}) == ()
     with pytest.raises(ValueError, match="empty"):
         best([])
-
-
-@pytest.mark.parametrize(("count", "rank"), [(1, 0), (5, 0), (6, 0), (9, 1), (20, 5), (100, 39)])
-def test_interval_ranks_are_those_of_the_sign_test(count: int, rank: int) -> None:
-    assert interval_rank(count) == rank
 
 
 @settings(deadline=None, max_examples=30)

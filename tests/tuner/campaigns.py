@@ -28,6 +28,7 @@ from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import Target
 from megatune_tuner.campaign import Summary
 from megatune_tuner.campaign import run_campaign
@@ -38,7 +39,6 @@ from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.runners.replay import ReplayRunner
-from megatune_tuner.statistics import summarize
 
 Outcome = Callable[[Request], Status]
 
@@ -109,7 +109,7 @@ class ToyRunner(Runner):
     def _answer(self, request: Request, stage: Stage, session: str) -> Measurement:
         status = self.outcome(request)
         samples = samples_us(request.workload, request.config) if status is Status.OK else ()
-        figures = summarize(samples) if samples else (None, None, None)
+        figures = median_interval(samples) if samples else (None, None, None)
         return Measurement(
             workload=request.workload.digest,
             config=request.config.digest,

@@ -21,10 +21,10 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import architecture
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import write_recording
-from megatune_tuner.statistics import summarize
 
 SHAPES = ((1536, 7168), (3072, 7168), (7168, 1536))
 TOKENS = (1, 2, 4, 8, 16, 32)
@@ -46,7 +46,7 @@ def measurement(
     workload: Workload, config: Config, status: Status = Status.OK, *, session: str = "", number: int = 0
 ) -> Measurement:
     samples = samples_us(workload, config, seed=number) if status is Status.OK else ()
-    figures = summarize(samples) if samples else (None, None, None)
+    figures = median_interval(samples) if samples else (None, None, None)
     return Measurement(
         workload=workload.digest,
         config=config.digest,

@@ -23,12 +23,12 @@ from megatune_db.records import Status
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.statistics import median_intervals
 from megatune_tuner.recording_file import WORDS
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import not_whole
 from megatune_tuner.recording_file import read_table
 from megatune_tuner.recording_file import write_table
-from megatune_tuner.statistics import summarize_rows
 
 SUFFIX = ".parquet"
 
@@ -65,7 +65,7 @@ class Recording:
         samples = table.column("samples_us").combine_chunks()
         self._samples: NDArray[np.float32] = samples.values.to_numpy()
         self._offsets: NDArray[np.int32] = samples.offsets.to_numpy()
-        self._figures = summarize_rows(self._samples, self._offsets)
+        self._figures = median_intervals(self._samples, self._offsets)
         variants, params = self._words["variant"], self._words["params"]
         decoded = [json.loads(text) for text in params[1]]
         pairs = dict.fromkeys(zip(variants[0].tolist(), params[0].tolist(), strict=True))

@@ -14,10 +14,10 @@ from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import Target
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
-from megatune_tuner.statistics import summarize
 from megatune_tuner.workers.child import Child
 from megatune_tuner.workers.child import ChildLostError
 from megatune_tuner.workers.gpu_messages import Describe
@@ -123,7 +123,7 @@ class GpuRunner(Runner):
                 raise MegatuneError(f"cannot use the GPU any more: {lost}; see megatune doctor") from lost
 
     def _measurement(self, request: Request, outcome: Outcome, stage: Stage, session: str) -> Measurement:
-        figures = summarize(outcome.samples_us) if outcome.status is Status.OK else None
+        figures = median_interval(outcome.samples_us) if outcome.status is Status.OK else None
         return Measurement(
             workload=request.workload.digest,
             config=request.config.digest,

@@ -9,12 +9,12 @@ from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.records import Status
+from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import Target
 from megatune_tuner.recordings import Recorded
 from megatune_tuner.recordings import Recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
-from megatune_tuner.statistics import summarize
 
 
 class ReplayRunner(Runner):
@@ -75,7 +75,7 @@ class ReplayRunner(Runner):
         samples, throttled = found.samples_us[:count], found.throttled[:count]
         figures = (found.median_us, found.low_us, found.high_us)
         if samples != found.samples_us:
-            figures = summarize(samples)
+            figures = median_interval(samples)
         return Measurement(
             workload=request.workload.digest,
             config=request.config.digest,

@@ -32,7 +32,7 @@ from megatune_kernels.buffers import Buffers
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_tuner.statistics import summarize
+from megatune_kernels.statistics import median_interval
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
@@ -130,7 +130,7 @@ class Bench:
                 samples += [us / ready.launches for us in taken]
                 flags += [self.device.throttled()] * len(taken)
                 clocks.append(self.device.sm_clock_mhz())
-                median, low, high = summarize(samples)
+                median, low, high = median_interval(samples)
                 narrow = (high - low) / 2 <= HALF_WIDTH * median
                 if narrow or len(samples) + MORE_SAMPLES > MOST_SAMPLES or time.monotonic() > deadline:
                     break

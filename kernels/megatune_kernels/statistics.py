@@ -1,4 +1,4 @@
-"""The figures of a set of samples: their median and its interval."""
+"""The figures of samples: a median, its interval, and how two sets compare. Searching and planning use the same."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+MIN_PAIRS = 6
+"""Fewer pairs cannot reach the confidence, whatever their values: 1 - 2^(1-5) is 0.9375."""
 
 
-class Summary(NamedTuple):
+class Interval(NamedTuple):
     """Median of the samples and the interval that holds the true median with ``CONFIDENCE``, in the samples' unit."""
 
     median: float
@@ -41,22 +43,22 @@ def interval_rank(count: int) -> int:
     return rank
 
 
-def summarize(samples: Sequence[float]) -> Summary:
+def median_interval(samples: Sequence[float] | NDArray[Any]) -> Interval:
     """Median and interval of one set of samples.
 
     :raises ValueError: when there are none.
     """
-    ordered = sorted(samples)
+    ordered = np.sort(np.asarray(samples, dtype=np.float64)).tolist()
     count = len(ordered)
     if not count:
-        raise ValueError("no samples to summarize")
+        raise ValueError("no samples: they have no median")
     rank = interval_rank(count)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return Summary(middle, ordered[rank], ordered[count - 1 - rank])
+    return Interval(middle, ordered[rank], ordered[count - 1 - rank])
 
 
-def summarize_rows(samples: NDArray[Any], offsets: NDArray[Any]) -> NDArray[np.float64]:
-    """``summarize`` of many sets at once.
+def median_intervals(samples: NDArray[Any], offsets: NDArray[Any]) -> NDArray[np.float64]:
+    """``median_interval`` of many sets at once.
 
     :param samples: every set's samples one after the other, shape (samples,).
     :param offsets: where each set begins and the last one ends, ascending, shape (sets + 1,).
@@ -73,3 +75,20 @@ def summarize_rows(samples: NDArray[Any], offsets: NDArray[Any]) -> NDArray[np.f
         found[rows, 1] = sets[:, rank]
         found[rows, 2] = sets[:, count - 1 - rank]
     return found
+
+
+def paired_ratio(numerator: Sequence[float] | NDArray[Any], denominator: Sequence[float] | NDArray[Any]) -> Interval:
+    """Median of the ratios of two interleaved sets, sample i over sample i, with its interval.
+
+    Whatever slowed the device for a moment slowed both samples of a pair, so this interval is far narrower than that
+    of a ratio of two medians. An end above 1 says that the numerator's are the greater, with ``CONFIDENCE``.
+
+    :param numerator: positive samples, shape (pairs,).
+    :param denominator: as many, in the same unit.
+    :raises ValueError: when the sets differ in length or are shorter than ``MIN_PAIRS``.
+    """
+    if len(numerator) != len(denominator) or len(numerator) < MIN_PAIRS:
+        raise ValueError(
+            f"pairs need two sets of the same length, at least {MIN_PAIRS}: not {len(numerator)} and {len(denominator)}"
+        )
+    return median_interval(np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64))
