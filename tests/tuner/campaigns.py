@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from megatune_tuner.runners.replay import ReplayRunner
 
 Outcome = Callable[[Request], Status]
 
+STOCK = Config.of("stock", {}).digest
+
 
 def campaign(
     *,
@@ -72,6 +75,14 @@ def trials(database: Database, name: str = "toy") -> list[TrialRow]:
         row = campaign_row(session, name)
         assert row is not None
         return trial_rows(session, row.id)
+
+
+def finalists_of(rows: Iterable[TrialRow], cell: Workload) -> set[str]:
+    """Who has to be a finalist of the cell: the baseline, the four fastest configs and the fastest of each variant."""
+    mine = [row for row in rows if row.workload == cell.digest and row.stage is Stage.SEARCH and row.median_us]
+    ranked = sorted((row.median_us, row.config, row.variant) for row in mine if row.config != STOCK)
+    firsts = {min(row for row in ranked if row[2] == variant)[1] for variant in {row[2] for row in ranked}}
+    return {STOCK, *firsts, *(config for _, config, _ in ranked[:4])}
 
 
 def works(request: Request) -> Status:

@@ -306,9 +306,7 @@ class _Coordinator:
         """Whether what is left of the time is needed for the finalists."""
         if math.isinf(self._left_before_s):
             return False
-        finals = sum(
-            run.finalists + len(run.baselines) for run in self._runs.values() if run.finalists and run.cell.known
-        )
+        finals = sum(run.most_finals for run in self._runs.values() if run.cell.known)
         a_measurement = self._elapsed_s() / max(1, self._measured)
         return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * a_measurement
 

@@ -94,6 +94,12 @@ class CellRun:
         """Whether anything was measured since the finalists were, and there is something to compare."""
         return self.finalists > 0 and self._finals_at < self.last_number and bool(self.cell.ranked())
 
+    @property
+    def most_finals(self) -> int:
+        """How many the finals are at most, baselines included; 0 without any."""
+        others = len(self.space.variants) - 1 + len(self.incumbents[:1]) + len(self.baselines)
+        return self.finalists + others if self.finalists else 0
+
     def finals_taken(self) -> int:
         """The number under which the finalists are kept: that of the last trial that they decide about."""
         self._finals_at = self.last_number
