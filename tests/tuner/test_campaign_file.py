@@ -90,6 +90,18 @@ def test_from_a_file(tmp_path: Path) -> None:
         (GOOD.replace("10", '"ten"'), "budget.trials: has to be a whole number, not 'ten'"),
         (GOOD.replace("trials = 10", 'minutes = "ten"'), "budget.minutes: has to be a number, not 'ten'"),
         (GOOD.replace("trials = 10", "minutes = inf"), "budget.minutes: has to be a finite number, not inf"),
+        (GOOD + "[crossovers]\nrefin = true", "crossovers.refin: unknown key, did you mean 'refine'?; allowed: refine"),
+        (GOOD + "[crossovers]\nrefine = 1", "crossovers.refine: has to be true or false, not 1"),
+        (
+            GOOD + "finalists = 0\n[crossovers]\nrefine = true",
+            "file.toml: crossovers.refine compares finalists: budget.finalists has to be at least 1",
+        ),
+        (GOOD + "[record]\naround_crossovers = 25", "record.around_crossovers: has to be less than 1.0, not 25"),
+        (GOOD + "[record]\naround_crossovers = 0", "record.around_crossovers: has to be greater than 0.0, not 0"),
+        (
+            GOOD + "finalists = 0\n[record]\naround_crossovers = 0.25",
+            "file.toml: record.around_crossovers compares finalists: budget.finalists has to be at least 1",
+        ),
         (GOOD.replace("[1, 4, 32]", "[]"), "tokens: has to be a list with at least one value, not []"),
         (GOOD.replace("[1, 4, 32]", "8"), "tokens: has to be a list, not 8"),
         (GOOD.replace("[1, 4, 32]", "[1, -4]"), "tokens[1]: has to be greater than 0, not -4"),

@@ -149,6 +149,14 @@ class RunnerTable(_Table):
         return self
 
 
+class CrossoversTable(_Table):
+    """What is measured to find where one variant gives way to another."""
+
+    refine: StrictBool = False
+    """Whether cells between the listed tokens are measured too, by bisection, wherever the faster of two variants
+    changes from one listed tokens to the next. Each takes a few measurements and finalists: it costs no search."""
+
+
 class RecordTable(_Table):
     """Which configs ``megatune record`` measures."""
 
@@ -156,6 +164,9 @@ class RecordTable(_Table):
     """Configs a cell beside each variant's default, the same ones in every cell that has them; absent: the whole
     space."""
     seed: Annotated[StrictInt, Field(ge=0)] = 0
+    around_crossovers: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of a crossover's tokens: every whole number of tokens that near to one is recorded too, with the
+    finalists of the listed tokens next to it, for replays that bisect; absent: the listed tokens alone."""
 
 
 class Campaign(_Table):
@@ -176,6 +187,7 @@ class Campaign(_Table):
     sampler: SamplerTable = SamplerTable()
     regime: RegimeTable = RegimeTable()
     runner: RunnerTable = RunnerTable()
+    crossovers: CrossoversTable = CrossoversTable()
     record: RecordTable = RecordTable()
 
     _source: str = PrivateAttr(default="campaign")
@@ -185,6 +197,16 @@ class Campaign(_Table):
     def _has_shapes(self) -> Campaign:
         if self.model is None and not self.shapes:
             raise ValueError("nothing to tune: give [model] or [[shapes]]")
+        return self
+
+    @model_validator(mode="after")
+    def _compares(self) -> Campaign:
+        for key, asked in (
+            ("crossovers.refine", self.crossovers.refine),
+            ("record.around_crossovers", self.record.around_crossovers is not None),
+        ):
+            if asked and not self.budget.finalists:
+                raise ValueError(f"{key} compares finalists: budget.finalists has to be at least 1")
         return self
 
     @property
@@ -264,6 +286,13 @@ class Campaign(_Table):
         whole = {workload: operator(workload.operator).space(workload, arch) for workload in self.workloads()}
         self._check_restrictions(list(whole.values()))
         return {workload: self._restricted(workload, space) for workload, space in whole.items()}
+
+    def space_at(self, workload: Workload, arch: Architecture) -> Space:
+        """The space of a workload beside the listed ones, restricted alike.
+
+        :raises MegatuneError: when no config of it is legal.
+        """
+        return self._restricted(workload, operator(workload.operator).space(workload, arch))
 
     def _check_restrictions(self, spaces: Sequence[Space]) -> None:
         known: dict[str, dict[str, dict[Value, None]]] = {}
@@ -353,6 +382,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "sampler": SamplerTable,
     "regime": RegimeTable,
     "runner": RunnerTable,
+    "crossovers": CrossoversTable,
     "record": RecordTable,
 }
 
