@@ -14,7 +14,10 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Mapping
+from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.connection import Pipe
@@ -57,13 +60,22 @@ class Child:
     """
 
     def __init__(
-        self, module: str, *arguments: str, nice: int = 0, environment: Mapping[str, str] | None = None
+        self,
+        module: str,
+        *arguments: str,
+        nice: int = 0,
+        environment: Mapping[str, str] | None = None,
+        inherited: Sequence[int] = (),
     ) -> None:
-        """:param environment: variables that the process has beside those of this one."""
+        """
+        :param environment: variables that the process has beside those of this one.
+        :param inherited: open files that the process has under the same numbers.
+        """
         self._module = module
         self._arguments = arguments
         self._nice = nice
         self._environment = environment or {}
+        self._inherited = tuple(inherited)
         self._ending_lock = threading.Lock()
         self._ended = False
         self._process: subprocess.Popen[bytes] | None = None
@@ -86,53 +98,88 @@ class Child:
         """Whether ``end`` was called."""
         return self._ended
 
+    @property
+    def connection(self) -> Connection | None:
+        """What an answer arrives on, for waiting on several children at once."""
+        return self._connection
+
     def call(self, message: Any, limit_s: float) -> Any:
         """Send a message and wait for the answer.
 
         :raises ChildLostError: when the child ends, or does not answer within ``limit_s`` seconds and is killed.
         :raises MegatuneError: when the child raised one, with its message.
         """
+        self.ask(message, limit_s)
+        return self.answer(limit_s)
+
+    def ask(self, message: Any, limit_s: float) -> None:
+        """Send a message; ``answer`` waits for what comes back.
+
+        :raises ChildLostError: as ``call``.
+        """
         connection = self._start()
-        _limit(connection, limit_s)
-        try:
+        with self._watched(limit_s):
+            _limit(connection, limit_s)
             self._drop_output()
             connection.send(message)
-            answered = connection.poll(limit_s)
-            answer = connection.recv() if answered else None
+
+    def answer(self, limit_s: float) -> Any:
+        """Wait for the answer to what was asked.
+
+        :raises ChildLostError: as ``call``.
+        :raises MegatuneError: as ``call``.
+        """
+        connection = self._connection
+        if connection is None:
+            raise ChildLostError("closed", hung=False)
+        with self._watched(limit_s):
+            if not connection.poll(limit_s):
+                raise BlockingIOError
+            answer = connection.recv()
+        self.calls += 1
+        if isinstance(answer, _Refused):
+            raise MegatuneError(answer.message)
+        return answer
+
+    @contextmanager
+    def _watched(self, limit_s: float) -> Iterator[None]:
+        """What goes wrong with the process on the other end, as ``ChildLostError``."""
+        try:
+            yield
         except BlockingIOError:
-            # The process takes no more of the message, or stopped in the middle of its answer.
-            answered = False
+            # The process takes no more of the message, does not answer, or stopped in the middle of its answer.
+            reason = f"no answer within {limit_s:g} s{self._last_line()}"
+            self.close()
+            raise ChildLostError(reason, hung=True) from None
         except (EOFError, OSError) as error:
             raise ChildLostError(self._ending(), hung=False) from error
         except BaseException:
             # Interrupted: the answer that comes later must not be taken for that of the next message.
             self.close()
             raise
-        if not answered:
-            reason = f"no answer within {limit_s:g} s{self._last_line()}"
-            self.close()
-            raise ChildLostError(reason, hung=True)
-        self.calls += 1
-        if isinstance(answer, _Refused):
-            raise MegatuneError(answer.message)
-        return answer
 
     def end(self) -> None:
         """Kill the process for good, from any thread: a call that waits is lost, and so is every later one."""
         with self._ending_lock:
             self._ended = True
-            if self._process is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+            self.kill()
 
-    def close(self) -> None:
-        """Kill the process, if there is one; the next call starts another."""
+    def kill(self) -> None:
+        """Kill the process, if there is one, and wait for nothing; ``close`` has to follow."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self, wait_s: float = ENDING_S) -> None:
+        """Kill the process, if there is one; the next call starts another.
+
+        :param wait_s: how long to wait for its end, in seconds.
+        """
+        self.kill()
+        if self._process is not None:
             # A driver that hangs can keep a process beyond its death: it is left to that, not waited for.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(ENDING_S)
+                self._process.wait(wait_s)
         if self._connection is not None:
             self._connection.close()
         if self._errors is not None:
@@ -155,7 +202,7 @@ class Child:
             command = [sys.executable, "-m", self._module, str(theirs.fileno()), str(self._nice), *self._arguments]
             self._process = subprocess.Popen(
                 command,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *self._inherited],
                 stdin=subprocess.DEVNULL,
                 stdout=self._errors,
                 stderr=self._errors,

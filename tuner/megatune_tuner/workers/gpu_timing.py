@@ -11,7 +11,6 @@ import ctypes
 import math
 import os
 import random
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,10 +20,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from cuda.bindings import driver
 from cuda.core import EventOptions
-from cuda.core import LaunchConfig
-from cuda.core import ObjectCode
 from cuda.core import launch
 
 from megatune_db.records import Status
@@ -32,42 +28,34 @@ from megatune_kernels.buffers import Buffers
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_kernels.statistics import median_interval
+from megatune_tuner.workers.failures import Infeasible
+from megatune_tuner.workers.failures import WrongResult
+from megatune_tuner.workers.failures import failed
 from megatune_tuner.workers.gpu_device import GpuDevice
+from megatune_tuner.workers.gpu_launch import capture
+from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
+from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
+from megatune_tuner.workers.sampling import ASSUMED_LAUNCH_US
+from megatune_tuner.workers.sampling import FINAL_ROUNDS
+from megatune_tuner.workers.sampling import HEAT_S
+from megatune_tuner.workers.sampling import MOST_LAUNCHES
+from megatune_tuner.workers.sampling import MOST_SAMPLES
+from megatune_tuner.workers.sampling import PAUSE_S
+from megatune_tuner.workers.sampling import RETAKES
+from megatune_tuner.workers.sampling import SAMPLE_US
+from megatune_tuner.workers.sampling import SAMPLING_S
+from megatune_tuner.workers.sampling import SEED
+from megatune_tuner.workers.sampling import WATCH_S
+from megatune_tuner.workers.sampling import WATCH_SHARE
+from megatune_tuner.workers.sampling import Samples
+from megatune_tuner.workers.sampling import another_process
 
 FLUSH_L2 = 2.2
 """Operands rotate over this many times the L2: twice, and a margin for what a launch leaves behind."""
-SAMPLE_US = 200.0
-"""Least length of a sample: the microsecond between two graphs is then half a percent of it."""
-ASSUMED_BYTES_A_US = 4.0e6
-ASSUMED_LAUNCH_US = 2.0
-MOST_LAUNCHES = 4096
 MOST_COPIES = 1 << 14
 """Sets of operands beyond which making them, and launching once over each, takes longer than measuring."""
-FIRST_SAMPLES = 7
-"""The fewest whose range holds the median with 95 %, and one more."""
-MORE_SAMPLES = 6
-MOST_SAMPLES = 31
-HALF_WIDTH = 0.01
-"""Sampling ends when the 95 % interval of the median is within this share of it."""
-SAMPLING_S = 0.5
-HEAT_S = 0.2
-PAUSE_S = 0.1
-"""After a pause of this length the clocks may have dropped."""
-WATCH_S = 1.0
-"""The longest time between two looks for other processes on the GPU."""
-WATCH_SHARE = 0.02
-"""Share of the time that those looks may take, where they are quick enough to come more often."""
-RETAKES = 3
-FINAL_ROUNDS = 31
-SEED = 20_240_229
-
-INFEASIBLE = ("INVALID_VALUE", "OUT_OF_RESOURCES", "INVALID_CLUSTER_SIZE", "NOT_SUPPORTED", "INVALID_CONFIGURATION")
-"""Errors by which the driver refuses a launch before it starts; the context stays good."""
-OUT_OF_MEMORY = ("OUT_OF_MEMORY", "ALLOC_FAILED")
-"""In the words of the driver and of cuBLAS."""
 
 
 @dataclass
@@ -82,14 +70,6 @@ class _Ready:
     close: Callable[[], None]
     code: Callable[[Any, int], None]
     """What enqueues a launch. Held, because the code that a graph launches is unloaded with it."""
-
-
-class _WrongResult(Exception):
-    pass
-
-
-class _Infeasible(Exception):
-    pass
 
 
 class Bench:
@@ -121,21 +101,15 @@ class Bench:
             ready = self._ready(job)
             self._verify(ready)
             self._heat(ready.replay)
-            samples: list[float] = []
-            flags: list[bool] = []
-            clocks: list[int] = []
+            samples = Samples(ready.launches)
             deadline = time.monotonic() + SAMPLING_S
             while True:
-                taken = self._undisturbed(ready.replay, FIRST_SAMPLES if not samples else MORE_SAMPLES)
-                samples += [us / ready.launches for us in taken]
-                flags += [self.device.throttled()] * len(taken)
-                clocks.append(self.device.sm_clock_mhz())
-                median, low, high = median_interval(samples)
-                narrow = (high - low) / 2 <= HALF_WIDTH * median
-                if narrow or len(samples) + MORE_SAMPLES > MOST_SAMPLES or time.monotonic() > deadline:
+                taken = self._undisturbed(ready.replay, samples.wanted)
+                samples.add(taken, hot=self.device.throttled(), clock_mhz=self.device.sm_clock_mhz())
+                if samples.are_enough or time.monotonic() > deadline:
                     break
             self._verify(ready, after=True)
-            return self._outcome(ready, samples, flags, clocks, started)
+            return samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
         except Exception as error:  # noqa: BLE001 - whatever a config does to the device is its result
             return self._failed(error, started)
         finally:
@@ -163,23 +137,19 @@ class Bench:
                         beside = Outcome(Status.CRASH, f"beside another that ended the context: {outcomes[i].reason}")
                         return [outcomes.get(j, beside) for j in range(len(jobs))]
             alive = [i for i in ready if i not in outcomes]
-            samples: dict[int, list[float]] = {i: [] for i in alive}
-            flags: dict[int, list[bool]] = {i: [] for i in alive}
-            clocks: list[int] = []
+            samples = {i: Samples(ready[i].launches) for i in alive}
             for i in alive:
                 self._heat(ready[i].replay)
             for _ in range(FINAL_ROUNDS):
                 order.shuffle(alive)
-                hot = self.device.throttled()
-                clocks.append(self.device.sm_clock_mhz())
+                hot, clock_mhz = self.device.throttled(), self.device.sm_clock_mhz()
                 for i in alive:
-                    (us,) = self._undisturbed(ready[i].replay, 1)
-                    samples[i].append(us / ready[i].launches)
-                    flags[i].append(hot)
+                    samples[i].add(self._undisturbed(ready[i].replay, 1), hot=hot, clock_mhz=clock_mhz)
             for i in alive:
                 try:
                     self._verify(ready[i], after=True)
-                    outcomes[i] = self._outcome(ready[i], samples[i], flags[i], clocks, started)
+                    seconds = time.monotonic() - started
+                    outcomes[i] = samples[i].outcome(flush_bytes=ready[i].flush_bytes, measure_s=seconds)
                 except Exception as error:  # noqa: BLE001 - as in search
                     outcomes[i] = self._failed(error, started)
             return [outcomes[i] for i in range(len(jobs))]
@@ -203,22 +173,7 @@ class Bench:
         flush = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
         if not job.graph:
             return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None, enqueue)
-        builder = self._stream.create_graph_builder()
-        builder.begin_building()
-        try:
-            run(builder)
-            graph = builder.end_building().complete()
-        except Exception:
-            # A launch that is refused leaves the stream capturing, and nothing else would run on it. Ending the
-            # capture may say so again; what counts is why.
-            with contextlib.suppress(Exception):
-                if builder.is_building:
-                    builder.end_building()
-            raise
-        finally:
-            with contextlib.suppress(Exception):
-                builder.close()
-        graph.upload(self._stream)
+        graph = capture(self._stream, run)
         return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close, enqueue)
 
     def _buffers(self, job: Job) -> Buffers:
@@ -226,7 +181,7 @@ class Bench:
         rotating = tuned.rotating_bytes(job.workload)
         copies = max(2, math.ceil(FLUSH_L2 * self.device.l2_bytes / rotating)) if job.cold else 1
         if copies > MOST_COPIES:
-            raise _Infeasible(
+            raise Infeasible(
                 f"{rotating} bytes of operands stay in an L2 of {self.device.l2_bytes >> 20} MiB unless {copies} sets "
                 f"of them take turns, and {MOST_COPIES} are the most: measure it warm"
             )
@@ -240,24 +195,7 @@ class Bench:
     def _kernel(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
         assert job.artifact is not None
         shape = operator(job.workload.operator).launch(job.workload, job.config)
-        kernel = ObjectCode.from_cubin(job.artifact.cubin).get_kernel(job.artifact.entry)
-        attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        handle = driver.CUkernel(int(kernel.handle))
-        (error,) = driver.cuKernelSetAttribute(
-            attribute, shape.shared_bytes, handle, driver.CUdevice(self.device.device.device_id)
-        )
-        if error != driver.CUresult.CUDA_SUCCESS:
-            raise RuntimeError(f"{error.name}: {shape.shared_bytes} bytes of shared memory")
-        # cuda.core counts a grid in clusters where there are some.
-        clustered = shape.cluster != (1, 1, 1)
-        grid = tuple(g // c for g, c in zip(shape.grid, shape.cluster, strict=True))
-        config = LaunchConfig(
-            grid=grid,
-            block=shape.block,
-            cluster=shape.cluster if clustered else None,
-            shmem_size=shape.shared_bytes,
-            programmatic_stream_serialization=shape.programmatic,
-        )
+        kernel, config = load(job.artifact, shape, self.device.device.device_id)
         scalars = [ctypes.c_int32(value) for value in shape.scalars]
         arguments = [(*buffers.pointers(copy), *scalars) for copy in range(buffers.copies)]
 
@@ -286,7 +224,7 @@ class Bench:
         self._stream.sync()
         wrong = ready.buffers.check()
         if wrong:
-            raise _WrongResult(wrong)
+            raise WrongResult(wrong)
 
     def _heat(self, replay: Callable[[], None]) -> None:
         """Replay until the clocks are up, if the GPU was idle long enough for them to drop."""
@@ -330,41 +268,21 @@ class Bench:
                 return times
             time.sleep(0.5 * (attempt + 1))
             self._heat(replay)
-        raise MegatuneError(f"another process computes on this GPU (pid {others[0]}): stop it and run again")
-
-    def _outcome(
-        self, ready: _Ready, samples: list[float], flags: list[bool], clocks: list[int], started: float
-    ) -> Outcome:
-        return Outcome(
-            Status.OK,
-            samples_us=tuple(samples),
-            throttled=tuple(flags) if any(flags) else (),
-            launches=ready.launches,
-            sm_clock_mhz=round(statistics.median(clocks)),
-            flush_bytes=ready.flush_bytes,
-            measure_s=time.monotonic() - started,
-        )
+        raise MegatuneError(another_process(others[0]))
 
     def _failed(self, error: Exception, started: float) -> Outcome:
-        if isinstance(error, MegatuneError):
-            raise error
-        text = " ".join(str(error).split())[:300]
-        seconds = time.monotonic() - started
-        if isinstance(error, _WrongResult):
-            return Outcome(Status.WRONG_RESULT, text, measure_s=seconds)
-        if isinstance(error, _Infeasible):
-            return Outcome(Status.INFEASIBLE, text, measure_s=seconds)
+        outcome = failed(error, time.monotonic() - started, self._is_usable)
+        if outcome.status is Status.OUT_OF_MEMORY:
+            self._held = None
+            torch.cuda.empty_cache()
+        return outcome
+
+    def _is_usable(self) -> bool:
         try:
             self._stream.sync()
         except Exception:  # noqa: BLE001 - the context is gone, whatever it says
-            return Outcome(Status.CRASH, text or type(error).__name__, measure_s=seconds, poisoned=True)
-        if isinstance(error, torch.cuda.OutOfMemoryError) or any(word in text for word in OUT_OF_MEMORY):
-            self._held = None
-            torch.cuda.empty_cache()
-            return Outcome(Status.OUT_OF_MEMORY, text, measure_s=seconds)
-        if any(word in text for word in INFEASIBLE):
-            return Outcome(Status.INFEASIBLE, text, measure_s=seconds)
-        return Outcome(Status.CRASH, f"{type(error).__name__}: {text}", measure_s=seconds, poisoned=True)
+            return False
+        return True
 
     def _close(self, ready: list[_Ready]) -> None:
         for one in ready:

@@ -1,0 +1,57 @@
+"""Launching artifacts through cuda.core, one by one and many in a graph. Imports cuda.core."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from cuda.bindings import driver
+from cuda.core import LaunchConfig
+from cuda.core import ObjectCode
+
+from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Launch
+
+
+def load(artifact: Artifact, shape: Launch, device_id: int) -> tuple[Any, LaunchConfig]:
+    """The kernel of an artifact, with the shared memory that it needs allowed, and how it is launched.
+
+    :raises RuntimeError: in the driver's words, when it refuses.
+    """
+    kernel = ObjectCode.from_cubin(artifact.cubin).get_kernel(artifact.entry)
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    handle = driver.CUkernel(int(kernel.handle))
+    (error,) = driver.cuKernelSetAttribute(attribute, shape.shared_bytes, handle, driver.CUdevice(device_id))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"{error.name}: {shape.shared_bytes} bytes of shared memory")
+    # cuda.core counts a grid in clusters where there are some.
+    clustered = shape.cluster != (1, 1, 1)
+    return kernel, LaunchConfig(
+        grid=tuple(g // c for g, c in zip(shape.grid, shape.cluster, strict=True)),
+        block=shape.block,
+        cluster=shape.cluster if clustered else None,
+        shmem_size=shape.shared_bytes,
+        programmatic_stream_serialization=shape.programmatic,
+    )
+
+
+def capture(stream: Any, run: Callable[[Any], None]) -> Any:
+    """A graph of what ``run`` enqueues on the stream that it is given, uploaded and ready to launch."""
+    builder = stream.create_graph_builder()
+    builder.begin_building()
+    try:
+        run(builder)
+        graph = builder.end_building().complete()
+    except Exception:
+        # A launch that is refused leaves the stream capturing, and nothing else would run on it. Ending the
+        # capture may say so again; what counts is why.
+        with contextlib.suppress(Exception):
+            if builder.is_building:
+                builder.end_building()
+        raise
+    finally:
+        with contextlib.suppress(Exception):
+            builder.close()
+    graph.upload(stream)
+    return graph
