@@ -51,6 +51,7 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     "workloads": (lambda s: queries.workloads(s, **KEYS, operator=OPERATOR), {PLANNING}),
     "status_by_workload": (lambda s: queries.status_by_workload(s, **KEYS, operator=OPERATOR), {PLANNING}),
     "known_measurements": (lambda s: queries.known_measurements(s, **KEYS, **ONE), {SEARCH}),
+    "final_sessions": (lambda s: queries.final_sessions(s, **KEYS, **ONE), {FINAL}),
     "export_rows": (lambda s: list(queries.export_rows(s, **KEYS)), {PLANNING, SEARCH, FINAL}),
     "samples": (lambda s: queries.samples(s, [1, 2]), {BY_ID}),
     "measurements": (lambda s: queries.measurements(s, [1, 2]), {BY_ID}),

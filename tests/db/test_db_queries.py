@@ -4,6 +4,7 @@ import dataclasses
 import random
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 from db_examples import BASELINE
@@ -52,6 +53,8 @@ def test_an_empty_database_has_empty_answers(database: Database) -> None:
         assert list(queries.export_rows(session, target="t", regime=REGIME)) == []
         known = queries.known_measurements(session, workload="w", target="t", regime=REGIME, provenance=MEASURED)
         assert known == {}
+        keys = {"workload": "w", "target": "t", "regime": REGIME, "provenance": MEASURED}
+        assert queries.final_sessions(session, **keys) == []
         assert queries.samples(session, []) == {}
         assert queries.measurements(session, [1]) == {}
         assert queries.artifacts(session, []) == {}
@@ -84,6 +87,31 @@ def test_known_measurements_are_of_one_key_and_every_status(session: Session) ->
     store.add_measurements(session, [*wanted.values(), *others])
     known = queries.known_measurements(session, workload=workload(1), target=TARGET, regime=REGIME, provenance=MEASURED)
     assert known == wanted
+
+
+def test_final_sessions_are_of_one_key_and_the_latest_comes_first(session: Session) -> None:
+    def final(tokens: int, number: int, name: str, **fields: Any) -> Measurement:
+        return measured(tokens, number, stage=Stage.FINAL, session=name, **fields)
+
+    earlier = [final(1, 0, "earlier"), final(1, 2, "earlier")]
+    later = [final(1, 0, "later", median_us=9.0), final(1, 1, "later")]
+    others = [
+        final(0, 0, "later"),
+        final(1, 3, "warm", regime=WARM),
+        final(1, 3, "replayed", provenance=Provenance.REPLAYED),
+        failed(1, 3, stage=Stage.FINAL, session="later"),
+        measured(1, 3),
+    ]
+    store.add_measurements(session, [*earlier, *others, *later])
+    found = queries.final_sessions(
+        session, workload=workload(1), target=TARGET, regime=REGIME, provenance=Provenance.MEASURED
+    )
+    assert [{row.measurement.config: row.measurement for row in rows} for rows in found] == [
+        {config(0): later[0], config(1): later[1]},
+        {config(0): earlier[0], config(2): earlier[1]},
+    ]
+    assert {(row.variant, *row.params.items()) for row in found[0]} == {("simt", ("rows", 0)), ("mma", ("rows", 1))}
+    assert {row.variant for row in found[1]} == {"simt", BASELINE}
 
 
 def test_workloads_of_a_target_and_regime(session: Session) -> None:

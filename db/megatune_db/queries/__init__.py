@@ -13,11 +13,13 @@ from megatune_db.queries._contenders import Contender
 from megatune_db.queries._contenders import contenders
 from megatune_db.queries._measurements import ArtifactRow
 from megatune_db.queries._measurements import ExportRow
+from megatune_db.queries._measurements import FinalRow
 from megatune_db.queries._measurements import StatusCount
 from megatune_db.queries._measurements import TargetRow
 from megatune_db.queries._measurements import WorkloadRow
 from megatune_db.queries._measurements import artifacts
 from megatune_db.queries._measurements import export_rows
+from megatune_db.queries._measurements import final_sessions
 from megatune_db.queries._measurements import known_measurements
 from megatune_db.queries._measurements import measurements
 from megatune_db.queries._measurements import samples
@@ -37,6 +39,7 @@ __all__ = [
     "CampaignRow",
     "Contender",
     "ExportRow",
+    "FinalRow",
     "IncumbentRow",
     "OutcomeRow",
     "PlanRow",
@@ -49,6 +52,7 @@ __all__ = [
     "campaigns",
     "contenders",
     "export_rows",
+    "final_sessions",
     "incumbents",
     "known_measurements",
     "measurements",

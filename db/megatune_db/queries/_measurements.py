@@ -91,6 +91,15 @@ class ExportRow:
 
 
 @dataclass(frozen=True)
+class FinalRow:
+    """An ok measurement of stage ``final``."""
+
+    variant: str
+    params: dict[str, Any]
+    measurement: Measurement
+
+
+@dataclass(frozen=True)
 class ArtifactRow:
     """A compiled kernel."""
 
@@ -159,6 +168,29 @@ def known_measurements(
         config: codec.record(row, workload=workload, config=config, target=target)
         for row, config in session.execute(query)
     }
+
+
+def final_sessions(
+    session: Session, *, workload: str, target: str, regime: Regime, provenance: Provenance
+) -> list[list[FinalRow]]:
+    """The finalists of the workload that worked, by session; the latest session first."""
+    query = (
+        select(Row, Config.digest, Config.variant, Config.params)
+        .join(Config, Config.id == Row.config_id)
+        .where(
+            Row.workload_id == workload_id(workload),
+            Row.target_id == target_id(target),
+            Row.regime == str(regime),
+            Row.provenance == provenance,
+            IS_FINAL,
+        )
+    )
+    found: dict[str, list[FinalRow]] = {}
+    for row, config, variant, params in sorted(session.execute(query), key=lambda found: -found[0].id):
+        if row.status is Status.OK:
+            measurement = codec.record(row, workload=workload, config=config, target=target)
+            found.setdefault(row.session, []).append(FinalRow(variant, params, measurement))
+    return list(found.values())
 
 
 def measurements(session: Session, measurement_ids: Iterable[int]) -> dict[int, Measurement]:
