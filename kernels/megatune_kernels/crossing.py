@@ -11,12 +11,15 @@ from itertools import pairwise
 
 from megatune_kernels.statistics import Interval
 
+LEAST_DIFFERENCE = 0.01
+"""Share of the slower one's time below which a difference is noise, however narrow its interval: another session,
+with other addresses and clocks, does not repeat it."""
 RESOLUTION = 1 / 32
 """Share of its tokens to which an end of a crossover is narrowed where a tie lies beside it: half the 5 % within which
 a crossover should be known, and a bisection's last steps would only say how wide the noise is."""
 
 
-def side(ratio: Interval, least: float = 0.0) -> int:
+def side(ratio: Interval, least: float = LEAST_DIFFERENCE) -> int:
     """Which variant is faster: 1 the first, -1 the second, 0 neither.
 
     Neither is where the interval holds 1, or where the difference is under ``least``.
