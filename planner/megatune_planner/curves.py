@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Mapping
 
 from megatune_planner.evidence import Measured
@@ -17,32 +16,34 @@ def latency_of(candidate: Candidate) -> Latency:
     return Latency(median_us=candidate.median_us, low_us=candidate.low_us, high_us=candidate.high_us)
 
 
-def curves(at: Mapping[int, Measured]) -> tuple[Curve, ...]:
+def best_of_each(measured: Measured) -> dict[str, Candidate]:
+    """Each baseline and each variant's best at one workload, by name; baselines first, then variants by name."""
+    by_variant: dict[str, list[Candidate]] = {}
+    for candidate in measured.candidates:
+        by_variant.setdefault(candidate.variant, []).append(candidate)
+    found = {baseline.variant: baseline for baseline in measured.baselines}
+    return found | {variant: best(by_variant[variant]) for variant in sorted(by_variant)}
+
+
+def curves(at: Mapping[int, Measured], best_at: Mapping[int, Mapping[str, Candidate]]) -> tuple[Curve, ...]:
     """The curves of one shape: baselines, then variants, then exporters, each kind by name.
 
     :param at: what was measured of the shape, by tokens.
+    :param best_at: ``best_of_each`` of the same.
     """
     found: dict[tuple[str, str], list[CurvePoint]] = {}
     for tokens in sorted(at):
-        measured = at[tokens]
-        for candidate in measured.baselines:
-            found.setdefault(("baseline", candidate.variant), []).append(_point(tokens, candidate))
-        for variant, mine in _by_variant(measured.candidates).items():
-            found.setdefault(("variant", variant), []).append(_point(tokens, best(mine)))
-        for exporter, candidate in measured.expressible.items():
+        baselines = {baseline.variant for baseline in at[tokens].baselines}
+        for name, candidate in best_at[tokens].items():
+            kind = "baseline" if name in baselines else "variant"
+            found.setdefault((kind, name), []).append(_point(tokens, candidate))
+        for exporter, candidate in at[tokens].expressible.items():
             found.setdefault(("exporter", exporter), []).append(_point(tokens, candidate))
     order = ("baseline", "variant", "exporter")
     return tuple(
         Curve.model_validate({"kind": kind, "name": name, "points": tuple(points)})
         for (kind, name), points in sorted(found.items(), key=lambda item: (order.index(item[0][0]), item[0][1]))
     )
-
-
-def _by_variant(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
-    found: dict[str, list[Candidate]] = {}
-    for candidate in candidates:
-        found.setdefault(candidate.variant, []).append(candidate)
-    return found
 
 
 def _point(tokens: int, candidate: Candidate) -> CurvePoint:

@@ -65,6 +65,8 @@ class ShapeEvidence:
     workload: Workload
     """The shape at some number of tokens."""
     at: dict[int, Measured] = field(default_factory=dict)
+    revision: str = ""
+    """Of the kernels that were measured: digest of their source; empty where that is not known."""
 
 
 def shape_key(workload: Workload) -> ShapeKey:

@@ -10,6 +10,7 @@ from megatune_planner.plan import OperatorPlan
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rules import Covered
+from megatune_planner.rules import MissingLink
 from megatune_planner.rules import OtherHardware
 from megatune_planner.rules import OtherToolchain
 from megatune_planner.rules import Otherwise
@@ -17,6 +18,7 @@ from megatune_planner.rules import OtherWorkload
 from megatune_planner.rules import OutsideTokens
 from megatune_planner.rules import Rule
 from megatune_planner.rules import StockWon
+from megatune_planner.rules import WorkspaceTooSmall
 
 
 def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tuple[Rule, ...]:
@@ -39,10 +41,22 @@ def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tup
             worlds=tuple(sorted({shape.world for _, shape in shapes})),
             reason="a limit in tokens does not carry over to another shape, dtype, world or routing",
         ),
+        *_of_groups(target, [shape for _, shape in shapes]),
         *(rule for name, shape in shapes for rule in _of_shape(name, shape)),
         Covered(then="band", reason="measured, or predicted between two measured numbers of tokens"),
         Otherwise(then="stock", reason="whatever no rule names was not measured"),
     )
+
+
+def _of_groups(target: PlanTarget, shapes: Sequence[ShapePlan]) -> Iterator[Rule]:
+    worlds = tuple(sorted({shape.world for shape in shapes if shape.world > 1}))
+    if worlds:
+        yield MissingLink(
+            then="stock",
+            links=str(target.hardware["links"]),
+            worlds=worlds,
+            reason="ranks write into one another's memory, and wait for what never comes where one cannot",
+        )
 
 
 def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
@@ -53,6 +67,16 @@ def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
         "world": shape.world,
         "routing": shape.routing,
     }
+    needed = max((b.decision.workspace_bytes for b in shape.bands if b.decision.kind == "config"), default=0)
+    if needed:
+        yield WorkspaceTooSmall.model_validate(
+            {
+                "then": "stock",
+                **where,
+                "workspace_bytes": needed,
+                "reason": "peers write into this memory, and beyond its end where it is too small",
+            }
+        )
     first, last = shape.measured_tokens[0], shape.measured_tokens[-1]
     yield OutsideTokens.model_validate(
         {

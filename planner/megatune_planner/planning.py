@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from itertools import pairwise
 
 from sqlalchemy.orm import Session
 
@@ -17,13 +18,18 @@ from megatune_db.records import Regime
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import Workspace
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
 from megatune_planner.bands import Segment
 from megatune_planner.bands import Standing
 from megatune_planner.bands import find_bands
 from megatune_planner.crossovers import crossovers
+from megatune_planner.curves import best_of_each
 from megatune_planner.curves import curves
 from megatune_planner.curves import latency_of
 from megatune_planner.evidence import Expresses
+from megatune_planner.evidence import Measured
 from megatune_planner.evidence import ShapeEvidence
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
@@ -43,6 +49,7 @@ from megatune_planner.plan import UseConfig
 from megatune_planner.plan import UseStock
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
+from megatune_planner.ties import compare
 
 EVIDENCE = (Provenance.MEASURED, Provenance.REPLAYED)
 """What counts unless it is said otherwise: figures of the target itself, taken now or recorded."""
@@ -115,14 +122,14 @@ def make_plan(
         raise NothingMeasured(f"nothing was measured {where}: run a campaign there first")
     operators: dict[str, list[ShapePlan]] = {}
     for shape in evidence:
-        planned = _plan_shape(shape, samples, options, preferred)
+        planned = _plan_shape(shape, samples, options, preferred, baselines[shape.workload.operator])
         if planned is not None:
             operators.setdefault(shape.workload.operator, []).append(planned)
     if not operators:
         raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win")
     plans = tuple(
-        OperatorPlan(name=operator, baselines=tuple(baselines[operator]), shapes=tuple(shapes))
-        for operator, shapes in operators.items()
+        OperatorPlan(name=each, baselines=tuple(baselines[each]), shapes=tuple(shapes))
+        for each, shapes in operators.items()
     )
     bands = [band for shapes in operators.values() for shape in shapes for band in shape.bands]
     if all(band.decision.kind == "stock" for band in bands):
@@ -151,7 +158,11 @@ def make_plan(
 
 
 def _plan_shape(
-    evidence: ShapeEvidence, samples: Samples, options: Options, preferred: Preferred | None
+    evidence: ShapeEvidence,
+    samples: Samples,
+    options: Options,
+    preferred: Preferred | None,
+    baselines: Sequence[str],
 ) -> ShapePlan | None:
     """None when no baseline was measured of the shape."""
     standings: list[Standing] = []
@@ -177,10 +188,11 @@ def _plan_shape(
     if not standings:
         return None
     segments = find_bands(standings, traffic=options.traffic, config_cost_us=options.config_cost_us)
-    bands = tuple(_bands(segments, standings, samples, options))
-    decided = {standing.tokens: evidence.at[standing.tokens] for standing in standings}
-    shape_curves = curves(decided)
     workload = evidence.workload
+    decided = {standing.tokens: evidence.at[standing.tokens] for standing in standings}
+    fast = {standing.tokens: _fast_baselines(standing, decided, samples, options) for standing in standings}
+    bands = tuple(_bands(workload, segments, standings, fast, samples, options))
+    best = {tokens: best_of_each(measured) for tokens, measured in decided.items()}
     return ShapePlan(
         shape=workload.shape,
         dims=dict(workload.dims),
@@ -189,9 +201,10 @@ def _plan_shape(
         routing=workload.routing,
         measured_tokens=tuple(decided),
         gaps=tuple(gaps),
-        curves=shape_curves,
+        curves=curves(decided, best),
         bands=bands,
-        crossovers=crossovers(bands, shape_curves),
+        crossovers=crossovers(workload, best, bands, samples, baselines=baselines),
+        revision=evidence.revision,
     )
 
 
@@ -199,16 +212,32 @@ def _speed(baseline: Candidate) -> tuple[float, str]:
     return (baseline.median_us, baseline.variant)
 
 
+def _fast_baselines(
+    standing: Standing, at: Mapping[int, Measured], samples: Samples, options: Options
+) -> dict[str, Candidate]:
+    """The fastest baseline and those that tie with it, by name."""
+    return {
+        baseline.variant: baseline
+        for baseline in at[standing.tokens].baselines
+        if baseline is standing.baseline or compare(baseline, standing.baseline, samples).low <= 1 + options.tie_slack
+    }
+
+
 def _bands(
-    segments: Sequence[Segment], standings: Sequence[Standing], samples: Samples, options: Options
+    workload: Workload,
+    segments: Sequence[Segment],
+    standings: Sequence[Standing],
+    fast: Mapping[int, Mapping[str, Candidate]],
+    samples: Samples,
+    options: Options,
 ) -> Iterator[Band]:
-    for segment in segments:
+    for segment, baseline in _by_baseline(segments, standings, fast):
         inside = [standing for standing in standings if segment.lo <= standing.tokens <= segment.hi]
-        points = tuple(_point(standing, segment.config, samples) for standing in inside)
+        points = tuple(_point(standing, segment.config, fast[standing.tokens].get(baseline)) for standing in inside)
         yield Band(
             tokens_lo=segment.lo,
             tokens_hi=segment.hi,
-            decision=_decision(segment, standings),
+            decision=_decision(workload, segment, baseline, standings),
             reason=_reason(segment, points, standings[0].tokens, options),
             points=points,
             measured_share=len(points) / (segment.hi - segment.lo + 1),
@@ -223,22 +252,67 @@ def _bands(
     )
 
 
-def _decision(segment: Segment, standings: Sequence[Standing]) -> UseConfig | UseStock:
+def _by_baseline(
+    segments: Sequence[Segment], standings: Sequence[Standing], fast: Mapping[int, Mapping[str, Candidate]]
+) -> Iterator[tuple[Segment, str]]:
+    """The segments, those of stock cut where another baseline is the fastest, and which serves in each.
+
+    It is empty where no baseline does. One that ties with the fastest goes on serving. Tokens between two measured
+    ones go with the larger, as if padded.
+    """
+    for segment in segments:
+        inside = [standing for standing in standings if segment.lo <= standing.tokens <= segment.hi]
+        if segment.config is not None or not inside:
+            yield segment, ""
+            continue
+        serving, lo = inside[0].baseline.variant, segment.lo
+        for before, here in pairwise(inside):
+            if serving not in fast[here.tokens]:
+                yield Segment(lo, before.tokens, None), serving
+                serving, lo = here.baseline.variant, before.tokens + 1
+        yield Segment(lo, segment.hi, None), serving
+
+
+def _decision(
+    workload: Workload, segment: Segment, baseline: str, standings: Sequence[Standing]
+) -> UseConfig | UseStock:
     if segment.config is None:
-        return UseStock()
+        return UseStock(baseline=baseline or None)
     found = next(s.by_config[segment.config] for s in standings if segment.config in s.by_config)
+    workspace, resident = _needs(workload, Config.of(found.variant, dict(found.params)), segment)
     return UseConfig(
         variant=found.variant,
         params=dict(found.params),
         config=found.config,
-        # No variant needs memory of its own yet: split-K sums inside a cluster.
-        workspace_bytes=0,
+        workspace_bytes=workspace.bytes,
+        workspace_alignment_bytes=workspace.alignment,
         alignment_bytes=ALIGNMENT_BYTES,
+        resident=resident,
     )
 
 
-def _point(standing: Standing, config: str | None, samples: Samples) -> BandPoint:
-    baseline = standing.baseline
+def _needs(workload: Workload, config: Config, segment: Segment) -> tuple[Workspace, bool]:
+    """The most memory of a rank that a config needs within a band, and whether its blocks wait for one another.
+
+    :raises MegatuneError: for a config that the installed operator does not know.
+    """
+    if workload.world == 1:  # nobody waits, and nobody else writes
+        return Workspace(), False
+    tuned = operator(workload.operator)
+    try:
+        # Where in the band it needs the most the kernel alone knows.
+        needs = [tuned.workspace(workload.at(tokens), config) for tokens in range(segment.lo, segment.hi + 1)]
+        resident = tuned.launch(workload.at(segment.hi), config).resident
+    except (KeyError, TypeError, ValueError) as error:
+        raise MegatuneError(
+            f"the installed kernels have no {config} for {workload.operator} ({error}): "
+            "plan with the Megatune that measured it, or measure again"
+        ) from error
+    return Workspace(max(n.bytes for n in needs), max(n.alignment for n in needs)), resident
+
+
+def _point(standing: Standing, config: str | None, serving_baseline: Candidate | None) -> BandPoint:
+    baseline = serving_baseline or standing.baseline
     serving = baseline if config is None else standing.by_config[config]
     evidence = {serving.measurement_id: serving.provenance, baseline.measurement_id: baseline.provenance}
     return BandPoint(
@@ -271,8 +345,8 @@ def _reason(segment: Segment, points: Sequence[BandPoint], smallest: int, option
 def _coverage(operators: Sequence[OperatorPlan]) -> Coverage:
     counts: dict[Provenance, int] = {}
     measured = total = 0
-    for operator in operators:
-        for shape in operator.shapes:
+    for each in operators:
+        for shape in each.shapes:
             for curve in shape.curves:
                 if curve.kind != "exporter":
                     for point in curve.points:

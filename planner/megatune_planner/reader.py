@@ -22,7 +22,7 @@ from typing import Any
 from typing import NamedTuple
 
 FORMAT = "megatune-plan"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 DIGEST_LENGTH = 16
 
 
@@ -39,8 +39,13 @@ class Decision(NamedTuple):
     config: str
     """Digest of variant and params."""
     workspace_bytes: int
+    """Of every rank, beside the operands."""
+    workspace_alignment_bytes: int
+    """Of that memory's address."""
     alignment_bytes: int
     """Of every operand's address."""
+    resident: bool
+    """Whether all blocks have to be on the GPU at once."""
     measured: bool
     """Whether this config was measured at exactly these tokens; False where the plan predicts."""
 
@@ -113,13 +118,17 @@ def shape_of(dims: Mapping[str, int]) -> str:
     return ",".join(f"{name}={dims[name]}" for name in sorted(dims))
 
 
-def load(path_or_text: str | os.PathLike[str], *, target: Mapping[str, Any] | None) -> Reader:
+def load(
+    path_or_text: str | os.PathLike[str], *, target: Mapping[str, Any] | None, workspace_bytes: int | None = None
+) -> Reader:
     """Read a plan and check it once.
 
     :param path_or_text: path of a plan file, or its text (which begins with a brace).
     :param target: what serves, as ``{"hardware": {...}, "toolchain": {...}}`` with the fields of the plan's own
         target; None where the caller vouches that the plan was made for this machine. Where a field differs, every
         answer of the reader is stock, and ``reason`` says which field.
+    :param workspace_bytes: what every rank holds for its peers to write into; None where the caller allocates what
+        the decisions ask for. A band whose config needs more is stock.
     :raises PlanError: when the file cannot be read, is no plan, has another schema version, or was changed after its
         digest was taken.
     """
@@ -127,7 +136,9 @@ def load(path_or_text: str | os.PathLike[str], *, target: Mapping[str, Any] | No
     content = plan["content"]
     try:
         tables = {
-            (operator["name"], shape["shape"], shape["dtype"], shape["world"], shape["routing"]): _table(shape)
+            (operator["name"], shape["shape"], shape["dtype"], shape["world"], shape["routing"]): _table(
+                shape, workspace_bytes
+            )
             for operator in content["operators"]
             for shape in operator["shapes"]
         }
@@ -164,9 +175,13 @@ def _parse(path_or_text: str | os.PathLike[str]) -> dict[str, Any]:
     return plan
 
 
-def _table(shape: Mapping[str, Any]) -> _Table:
+def _key(shape: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (shape["shape"], shape["dtype"], shape["world"], shape["routing"])
+
+
+def _table(shape: Mapping[str, Any], workspace_bytes: int | None) -> _Table:
     """Cut each band at its measured tokens, so that the answer can say which it is."""
-    bands = tuple(shape["bands"])
+    bands = tuple(_fitting(band, workspace_bytes) for band in shape["bands"])
     starts: list[int] = []
     decisions: list[Decision | None] = [None]
     expected = 1
@@ -185,6 +200,15 @@ def _table(shape: Mapping[str, Any]) -> _Table:
     return _Table(tuple(starts), tuple(decisions), bands)
 
 
+def _fitting(band: Mapping[str, Any], workspace_bytes: int | None) -> Mapping[str, Any]:
+    """The band, or the same as stock where its config needs more memory than there is."""
+    needed = band["decision"].get("workspace_bytes", 0)
+    if workspace_bytes is None or needed <= workspace_bytes:
+        return band
+    reason = f"{band['decision']['variant']} needs {needed} bytes of workspace, and there are {workspace_bytes}"
+    return {**band, "decision": {"kind": "stock"}, "reason": reason}
+
+
 def _decision(decision: Mapping[str, Any], measured: bool) -> Decision | None:
     if decision["kind"] == "stock":
         return None
@@ -193,7 +217,9 @@ def _decision(decision: Mapping[str, Any], measured: bool) -> Decision | None:
         MappingProxyType(dict(decision["params"])),
         decision["config"],
         decision["workspace_bytes"],
+        decision["workspace_alignment_bytes"],
         decision["alignment_bytes"],
+        decision["resident"],
         measured,
     )
 

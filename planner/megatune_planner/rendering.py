@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megatune_planner.plan import Band
+from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UseConfig
@@ -33,9 +34,9 @@ def render_plan(plan: Plan) -> RenderableType:
 
 
 def decision_text(decision: UseConfig | UseStock) -> str:
-    """The decision in one line, e.g. ``simt block=128 pdl rows=2``, or ``stock``. What is off is left out."""
+    """The decision in one line, e.g. ``simt block=128 pdl rows=2``, or ``stock (cublas)``. What is off is left out."""
     if decision.kind == "stock":
-        return "stock"
+        return "stock" if decision.baseline is None else f"stock ({decision.baseline})"
     words = [
         name if value is True else f"{name}={value}"
         for name, value in sorted(decision.params.items())
@@ -47,6 +48,51 @@ def decision_text(decision: UseConfig | UseStock) -> str:
 def tokens_text(band: Band) -> str:
     """The band's tokens, e.g. ``1``, ``2-4`` or ``65+``."""
     return _interval(band.tokens_lo, band.tokens_hi)
+
+
+def crossover_text(found: Crossover) -> str:
+    """A crossover in one line: its kind, where it lies in tokens and in bytes, and what is wrong with it."""
+    span = f"{found.tokens_lo} and {found.tokens_hi} tokens"
+    if found.kind == "never":
+        span = _interval(found.tokens_lo, found.tokens_hi)
+        if found.faster is None:
+            text = f"no crossover of {found.below} and {found.above}: they tie at {span} tokens"
+        else:
+            ties = f", ties at {_list(found.tied)}" if found.tied else ""
+            text = f"no crossover of {found.below} and {found.above}: {found.faster} is faster at {span} tokens{ties}"
+        return text + _unpaired(found)
+    if found.kind == "contested":
+        changes = ", ".join(f"{change.tokens_lo}|{change.tokens_hi}" for change in found.changes)
+        text = f"crossover of {found.below} and {found.above} contested between {span}: they change sides at {changes}"
+    else:
+        text = f"crossover {found.below} to {found.above} between {span}"
+    if found.estimate_tokens is not None:
+        text += f", near {found.estimate_tokens:g}"
+    if found.traffic is not None:
+        text += f" ({_mib(found.traffic.bytes_lo)} to {_mib(found.traffic.bytes_hi)} MiB of one-shot traffic)"
+    if found.tied:
+        text += f"; a tie at {_list(found.tied)}"
+    if found.unmeasured:
+        ranges = ", ".join(_interval(each.tokens_lo, each.tokens_hi) for each in found.unmeasured)
+        text += f"; not measured: {ranges}"
+    text += _unpaired(found)
+    return text + (f"; suspect: {found.suspect_reason}: measure both again" if found.suspect else "")
+
+
+def _unpaired(found: Crossover) -> str:
+    unpaired = [p.tokens for p in found.points if not p.paired and found.tokens_lo <= p.tokens <= found.tokens_hi]
+    return f"; not paired at {_list(unpaired)}" if unpaired else ""
+
+
+def _list(tokens: Sequence[int]) -> str:
+    """Tokens in few words, e.g. ``1, 2, 4`` or ``1, 2, … 64 (21)``."""
+    if len(tokens) <= 6:
+        return ", ".join(map(str, tokens))
+    return f"{tokens[0]}, {tokens[1]}, … {tokens[-1]} ({len(tokens)} in all)"
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:.3g}"
 
 
 def saved_share(shape: ShapePlan) -> float:
@@ -163,13 +209,7 @@ def _span(values: Sequence[float], spelled: str) -> str:
 def _remarks(shape: ShapePlan) -> Iterator[str]:
     # A reason is too long for a column.
     yield from (f"{tokens_text(band)} tokens: {band.reason}" for band in shape.bands if not band.points)
-    for crossover in shape.crossovers:
-        where = f"between {crossover.tokens_lo} and {crossover.tokens_hi} tokens"
-        if crossover.estimate_tokens is not None:
-            where += f", near {crossover.estimate_tokens:g}"
-        yield f"crossover {crossover.below} to {crossover.above} {where}" + (
-            "; suspect: the curves step there, measure both again" if crossover.suspect else ""
-        )
+    yield from map(crossover_text, shape.crossovers)
     for gap in shape.gaps:
         yield f"gap at {gap.tokens} tokens: {gap.reason}"
 
@@ -184,6 +224,10 @@ def _rules(plan: Plan) -> Table:
             where = f" {rule.operator} {rule.shape} {below}above {rule.above}"
         elif rule.when == "stock_won":
             where = f" {rule.operator} {rule.shape} {_interval(rule.tokens_lo, rule.tokens_hi)}"
+        elif rule.when == "workspace_too_small":
+            where = f" {rule.operator} {rule.shape} world {rule.world} below {rule.workspace_bytes} bytes"
+        elif rule.when == "missing_link":
+            where = f" {rule.links}"
         table.add_row(
             Text(f"{number}.", style="dim"),
             Text(f"{rule.when.replace('_', ' ')}{where}"),

@@ -54,6 +54,38 @@ class OtherWorkload(_Rule):
     """Those that the plan has."""
 
 
+class MissingLink(_Rule):
+    """The ranks of the step cannot all write into one another's memory over the links that were measured."""
+
+    when: Literal["missing_link"] = "missing_link"
+    """Which rule this is."""
+    links: str
+    """How the GPUs of the target reach one another."""
+    worlds: tuple[int, ...]
+    """How many ranks have to; those that the plan has."""
+
+
+class WorkspaceTooSmall(_Rule):
+    """A rank holds less memory for its peers than the config of the band that covers the tokens needs."""
+
+    when: Literal["workspace_too_small"] = "workspace_too_small"
+    """Which rule this is."""
+    unit: Literal["bytes"] = "bytes"
+    """Of ``workspace_bytes``."""
+    operator: str
+    """Which the rule is about."""
+    shape: str
+    """Which the rule is about."""
+    dtype: str
+    """Of the shape."""
+    world: int
+    """Of the shape."""
+    routing: str
+    """Of the shape."""
+    workspace_bytes: int
+    """With so many on every rank no band falls under the rule."""
+
+
 class OutsideTokens(_Rule):
     """The step has more or fewer tokens than were measured of the shape."""
 
@@ -115,6 +147,14 @@ class Otherwise(_Rule):
 
 
 Rule = Annotated[
-    OtherHardware | OtherToolchain | OtherWorkload | OutsideTokens | StockWon | Covered | Otherwise,
+    OtherHardware
+    | OtherToolchain
+    | OtherWorkload
+    | MissingLink
+    | WorkspaceTooSmall
+    | OutsideTokens
+    | StockWon
+    | Covered
+    | Otherwise,
     Field(discriminator="when"),
 ]

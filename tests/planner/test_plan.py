@@ -92,7 +92,7 @@ BANDS: tuple[str | int, ...] = (*SHAPE, "bands")
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (_set("schema_version")(2), "schema version 2"),
+        (_set("schema_version")(1), "schema version 1"),
         (_set("format")("other"), "not a plan"),
         (_set("content")([]), "no content"),
         (_set("content", "surprise")(1), "content.surprise"),

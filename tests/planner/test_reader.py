@@ -44,7 +44,9 @@ def test_the_reader_agrees_with_the_plan_at_every_tokens(plan: Plan, reader: Rea
                     expected.params,
                     expected.config,
                     expected.workspace_bytes,
+                    expected.workspace_alignment_bytes,
                     expected.alignment_bytes,
+                    expected.resident,
                     measured=tokens in shape.measured_tokens,
                 )
             else:
@@ -141,8 +143,8 @@ def test_paths_and_texts_are_read_alike(plan: Plan, tmp_path: Path) -> None:
         ("{", "not JSON"),
         ('{"format": 1}', "format"),
         ('{"format": "megatune-plan", "schema_version": 9}', "schema version 9"),
-        ('{"format": "megatune-plan", "schema_version": 1}', "no content"),
-        ('{"format": "megatune-plan", "schema_version": 1, "content": {}, "digest": "0"}', "changed after its digest"),
+        ('{"format": "megatune-plan", "schema_version": 2}', "no content"),
+        ('{"format": "megatune-plan", "schema_version": 2, "content": {}, "digest": "0"}', "changed after its digest"),
     ],
 )
 def test_what_is_no_plan_is_one_line(text: str, says: str) -> None:
@@ -154,8 +156,8 @@ def test_what_is_no_plan_is_one_line(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("content", [{}, {"operators": 1, "target": 2}, {"operators": [{}], "target": {}}])
 def test_signed_nonsense_is_one_line(content: dict[str, Any]) -> None:
-    value = {"format": "megatune-plan", "schema_version": 1, "digest": digest(content), "content": content}
-    with pytest.raises(PlanError, match="not a plan of schema version 1"):
+    value = {"format": "megatune-plan", "schema_version": 2, "digest": digest(content), "content": content}
+    with pytest.raises(PlanError, match="not a plan of schema version 2"):
         load(json.dumps(value), target=None)
 
 
