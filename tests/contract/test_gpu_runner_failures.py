@@ -11,6 +11,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_tuner.runners import gpu
+from megatune_tuner.runners import processes
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.gpu import GpuRunner
 from megatune_tuner.workers.child import Child
@@ -21,7 +22,7 @@ RUN_LIMIT_S = 1.0
 
 @pytest.fixture
 def runner(monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuRunner]:
-    monkeypatch.setattr(gpu, "_missing", lambda _: False)
+    monkeypatch.setattr(processes, "_missing", lambda _: False)
     monkeypatch.setattr(gpu, "Child", lambda *_: Child("stand_ins", "gpu"))
     with GpuRunner(run_limit_s=RUN_LIMIT_S) as made:
         yield made
@@ -54,7 +55,7 @@ def test_finalists_that_all_end_the_process_all_have_its_status(runner: GpuRunne
 
 def test_no_process_is_left_where_nothing_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     child = Child("stand_ins", "no_gpu")
-    monkeypatch.setattr(gpu, "_missing", lambda _: False)
+    monkeypatch.setattr(processes, "_missing", lambda _: False)
     monkeypatch.setattr(gpu, "Child", lambda *_: child)
     with pytest.raises(MegatuneError, match="no GPU here"):
         GpuRunner()

@@ -150,7 +150,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(folder: Path, old: str, new
 
 def test_without_a_gpu_it_says_what_is_missing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "toy.toml").write_text(CAMPAIGN.partition("[runner]")[0])
-    monkeypatch.setattr("megatune_tuner.runners.gpu.find_spec", lambda name: None)
+    monkeypatch.setattr("megatune_tuner.runners.processes.find_spec", lambda name: None)
     with pytest.raises(MegatuneError, match=r"torch is not installed: pip install 'megatune\[gpu\]'"):
         run("run", folder / "toy.toml", "--db", folder / "toy.db")
     assert not (folder / "toy.db").exists()

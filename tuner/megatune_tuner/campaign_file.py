@@ -22,6 +22,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
+from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 NAMES = "1 to 100 letters, digits, dots, dashes and underscores that begin with a letter or a digit"
+EMULATED_WORLDS = range(2, 9)
+"""Beyond, the share of a GPU that a rank has is too small for most configs."""
 Positive = Annotated[StrictInt, Field(gt=0)]
 Values = Annotated[tuple[StrictBool | StrictInt | StrictStr, ...], Field(min_length=1)]
 
@@ -86,6 +89,8 @@ class Shape(BaseModel):
 
     operator: str
     dtype: str = "bf16"
+    world: Positive = 1
+    """Ranks that work on it together."""
 
     @property
     def dims(self) -> dict[str, int]:
@@ -138,7 +143,8 @@ class RegimeTable(_Table):
 class RunnerTable(_Table):
     """What measures configs."""
 
-    kind: Literal["gpu", "replay"] = "gpu"
+    kind: Literal["gpu", "group", "emulated", "replay"] = "gpu"
+    """``gpu``: one GPU; ``group``: a GPU for each rank of the workloads' world; ``emulated``: all ranks on one GPU."""
     recording: str | None = None
     """Of ``replay``: a shipped recording's name, or the path of a recording file."""
 
@@ -147,6 +153,24 @@ class RunnerTable(_Table):
         if (self.kind == "replay") != (self.recording is not None):
             raise ValueError('kind = "replay" needs a recording, and no other kind takes one')
         return self
+
+    @property
+    def is_group(self) -> bool:
+        """Whether several ranks are measured together."""
+        return self.kind in ("group", "emulated")
+
+    def unfit(self, operator: str, world: int) -> str:
+        """Why this runner cannot measure an operator's workload of so many ranks; empty when it can."""
+        if self.is_group and world == 1:
+            return f'{operator} runs on one GPU here, world 1: kind = "{self.kind}" measures worlds of 2 and more'
+        if self.kind == "gpu" and world > 1:
+            return (
+                f'{operator} takes {world} GPUs here: set runner.kind to "group", or to "emulated" for all ranks on one'
+            )
+        if self.kind == "emulated" and world not in EMULATED_WORLDS:
+            low, high = EMULATED_WORLDS[0], EMULATED_WORLDS[-1]
+            return f'{operator} has world {world} here: kind = "emulated" measures worlds of {low} to {high}'
+        return ""
 
 
 class CrossoversTable(_Table):
@@ -175,7 +199,7 @@ class Campaign(_Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     tokens: Annotated[tuple[Positive, ...], Field(min_length=1)]
     operators: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Which operators to derive from the model; absent: every registered one."""
+    """Which operators to derive from the model; absent: every registered one that the runner can measure."""
     model: ModelTable | None = None
     shapes: tuple[Shape, ...] = ()
     variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -234,7 +258,8 @@ class Campaign(_Table):
     def workloads(self) -> list[Workload]:
         """Every distinct workload, those of the model first, in a stable order.
 
-        :raises MegatuneError: for an unknown operator or model, or an impossible shape, naming file and key.
+        :raises MegatuneError: for an unknown operator or model, an impossible shape, or one that the runner cannot
+            measure, naming file and key.
         """
         return list(self._workloads)
 
@@ -250,21 +275,51 @@ class Campaign(_Table):
                 chosen = self._operator(name, "operators")
                 for parallel in self.model.parallels:
                     try:
-                        found |= dict.fromkeys(chosen.workloads(figures, parallel, self.tokens))
+                        derived = chosen.workloads(figures, parallel, self.tokens)
                     except MegatuneError as error:
                         raise self.fault(
                             f"model (operator {name}, tensor_parallel {parallel.tensor})", error
                         ) from error
+                    found |= dict.fromkeys(self._fit(derived))
         for index, shape in enumerate(self.shapes):
             chosen = self._operator(shape.operator, f"shapes[{index}].operator")
             if self.operators is not None and shape.operator not in self.operators:
                 raise self.fault(f"shapes[{index}].operator", f"{shape.operator} is not among operators")
+            if unfit := self.runner.unfit(shape.operator, shape.world):
+                raise self.fault(f"shapes[{index}].world", unfit)
             for tokens in self.tokens:
                 try:
-                    found[chosen.workload(shape.dims, tokens, shape.dtype)] = None
+                    found[chosen.workload(shape.dims, tokens, shape.dtype, shape.world)] = None
                 except MegatuneError as error:
                     raise self.fault(f"shapes[{index}] at tokens {tokens}", error) from error
+        self._check_worlds(found)
         return tuple(found)
+
+    def _fit(self, derived: Sequence[Workload]) -> list[Workload]:
+        """Those of a model's workloads that the runner can measure; all of them where the operators are named."""
+        unfit = {workload: self.runner.unfit(workload.operator, workload.world) for workload in derived}
+        if self.operators is None:
+            # A recording is of one world: a replay of a group's names the operators.
+            alone = self.runner.kind == "replay"
+            return [workload for workload in derived if not unfit[workload] and not (alone and workload.world > 1)]
+        for why in filter(None, unfit.values()):
+            raise self.fault("operators", why)
+        return list(derived)
+
+    def _check_worlds(self, found: Mapping[Workload, None]) -> None:
+        if not found:
+            key = "runner.kind" if self.operators is None else "operators"
+            raise self.fault(key, f'the model has no workload that kind = "{self.runner.kind}" measures')
+        worlds = sorted({workload.world for workload in found})
+        if self.runner.is_group and len(worlds) > 1:
+            key = "model.tensor_parallel" if self.model is not None else "shapes"
+            several = ", ".join(map(str, worlds))
+            raise self.fault(key, f"a group has one world, and these are {several}: give each a campaign of its own")
+
+    @property
+    def world(self) -> int:
+        """The most ranks that work on one workload together; of a group, that of every workload."""
+        return max(workload.world for workload in self._workloads)
 
     def _operator(self, name: str, key: str) -> Operator:
         try:

@@ -45,7 +45,7 @@ class Equipment:
 def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
     """The runner that a campaign names, and what it needs; closed at the end of the block.
 
-    :param gpu: index of the GPU to measure on.
+    :param gpu: index of the GPU to measure on; of a group, the first of as many as it has ranks.
     :raises MegatuneError: when nothing can be measured: no GPU, no recording, or one that lacks what is asked for.
     """
     if campaign.runner.kind == "replay":
@@ -56,12 +56,36 @@ def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
         return
     from megatune_tuner.compiling import CompilePool
     from megatune_tuner.compiling import store_root
-    from megatune_tuner.runners.gpu import GpuRunner
 
-    with GpuRunner(gpu) as runner:
+    with _measuring(campaign, gpu) as runner:
         arch = architecture(runner.target.hardware.arch)
         with closing(CompilePool(store_root(), arch)) as pool:
             yield Equipment(runner, pool, None, runner.facts)
+
+
+def _measuring(campaign: Campaign, gpu: int) -> Runner:
+    """The runner of a campaign that measures."""
+    match campaign.runner.kind:
+        case "group":
+            from megatune_tuner.doctor import visible_gpus
+            from megatune_tuner.runners.group import GroupRunner
+
+            there = len(visible_gpus())
+            if gpu + campaign.world > there:
+                behind = f" from GPU {gpu} on" if gpu else ""
+                raise campaign.fault(
+                    "runner.kind",
+                    f"world {campaign.world} takes {campaign.world} GPUs{behind}, this machine shows {there}; "
+                    'kind = "emulated" measures all ranks on one',
+                )
+            return GroupRunner(campaign.world, first_gpu=gpu)
+        case "emulated":
+            from megatune_tuner.runners.group import EmulatedRunner
+
+            return EmulatedRunner(campaign.world, first_gpu=gpu)
+    from megatune_tuner.runners.gpu import GpuRunner
+
+    return GpuRunner(gpu)
 
 
 def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, gpu: int = 0) -> Summary:

@@ -95,4 +95,5 @@ class ReplayRunner(Runner):
             sm_clock_mhz=found.sm_clock_mhz,
             flush_bytes=found.flush_bytes,
             reason=found.reason,
+            revision=found.revision,
         )

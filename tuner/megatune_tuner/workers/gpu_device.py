@@ -69,6 +69,27 @@ class GpuDevice:
         )
         return Target(hardware, toolchain)
 
+    def links_to(self, bus: str) -> int:
+        """NVLinks that lead to the GPU at a PCI bus id, on their own or through a switch; 0: none does."""
+        peer = _place(nvml.device_get_pci_info_v3(nvml.device_get_handle_by_pci_bus_id_v2(bus)))
+        return sum(self._leads(link, peer) for link in range(nvml.NVLINK_MAX_LINKS))
+
+    def _leads(self, link: int, peer: tuple[int, ...]) -> bool:
+        try:
+            if not nvml.device_get_nvlink_state(self._handle, link):
+                return False
+        except nvml.NvmlError:  # this GPU has no such link
+            return False
+        try:
+            if (
+                nvml.device_get_nvlink_remote_device_type(self._handle, link)
+                != nvml.IntNvLinkDeviceType.NVLINK_DEVICE_TYPE_GPU
+            ):
+                return True  # to a switch, and through it to every GPU
+            return _place(nvml.device_get_nvlink_remote_pci_info_v2(self._handle, link)) == peer
+        except nvml.NvmlError:  # a virtual machine may hide where a link leads
+            return True
+
     def sm_clock_mhz(self) -> int:
         return int(nvml.device_get_clock_info(self._handle, nvml.ClockType.CLOCK_SM))
 
@@ -86,3 +107,8 @@ class GpuDevice:
         else:
             running = running[1:]
         return running
+
+
+def _place(info: nvml.PciInfo) -> tuple[int, ...]:
+    """Of a device on the PCI bus."""
+    return int(info.domain), int(info.bus), int(info.device_)

@@ -1,0 +1,167 @@
+"""Ranks that need no GPU: real processes, the real steps that ranks take together, and faults where a config says so.
+
+A config's variant is what goes wrong, its parameter ``rank`` at whom; a rank of another number does well.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.target import Hardware
+from megatune_kernels.target import Target
+from megatune_kernels.target import Toolchain
+from megatune_tuner.workers.failures import Infeasible
+from megatune_tuner.workers.failures import WrongResult
+from megatune_tuner.workers.gpu_messages import Job
+
+TARGET = Target(Hardware("A GPU", "sm_90a", "0000", 132, 1 << 20, 1 << 30, "none"), Toolchain("1", "13", "4", "2"))
+LAUNCHES = 120
+LAUNCH_US = 5.0
+A_RANK_US = 0.25
+"""By so much each rank is slower than the one before."""
+STARTING = "MEGATUNE_TEST_STARTING"
+"""Names a file of one word and a rank: how the next process of that rank starts. It is read once."""
+SLEEP_S = 600.0
+
+
+@dataclass
+class Loaded:
+    job: Job
+    launches: int = LAUNCHES
+    values: int = 0
+    """Counts the changes of values, as all ranks have to."""
+    poisoned: bool = False
+
+
+class FakeRank:
+    def __init__(self, number: int, world: int, *, first_gpu: int, shared: bool, store: str) -> None:
+        self.number = number
+        self.world = world
+        self.shared = shared
+        self.busy = False
+        self.gone = False
+        self.enqueued = 0
+        self._start()
+
+    def _start(self) -> None:
+        path = Path(os.environ.get(STARTING, "/nowhere"))
+        if not path.exists():
+            return
+        word, rank = path.read_text().split()
+        if int(rank) != self.number:
+            return
+        path.unlink()
+        match word:
+            case "sleep":
+                time.sleep(SLEEP_S)
+            case "abort":
+                os.abort()
+            case "refuse":
+                raise MegatuneError("too little memory is free")
+
+    def card(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def connect(self, cards: Sequence[dict[str, Any]]) -> None:
+        assert [card["number"] for card in cards] == list(range(self.world))
+
+    def target(self) -> Target:
+        from dataclasses import replace
+
+        links = "emulated" if self.shared else "fake"
+        return replace(TARGET, hardware=replace(TARGET.hardware, world=self.world, links=links))
+
+    def facts(self) -> dict[str, float]:
+        return {"link_bytes_a_us": 100.0 - self.number}
+
+    def load(self, job: Job) -> Loaded:
+        loaded = Loaded(job)
+        match self._fault(job):
+            case "infeasible":
+                raise Infeasible("no room for so many blocks")
+            case "memory":
+                raise RuntimeError("CUDA_ERROR_OUT_OF_MEMORY")
+            case "stall":
+                time.sleep(SLEEP_S)
+            case "disagree":
+                loaded.launches += 60
+        return loaded
+
+    def join(self, loaded: Loaded) -> None:
+        """Nothing to connect."""
+
+    def arm(self, loaded: Loaded) -> None:
+        """Nothing to arm."""
+
+    def renew(self, loaded: Loaded) -> None:
+        loaded.values += 1
+
+    def spoil(self, loaded: Loaded) -> None:
+        loaded.poisoned = True
+
+    def verify(self, loaded: Loaded) -> None:
+        loaded.poisoned = False
+        match self._fault(loaded.job):
+            case "hang":
+                self.busy = True
+            case "crash":
+                os.abort()
+            case "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            case "illegal":
+                self.gone = True
+            case "abandoned":
+                # Of a rank that waits for another on the GPU when that one fails.
+                self.busy = True
+        if loaded.job.config.variant == "abandon":
+            self.busy = self.number != loaded.job.config.params["rank"]
+            self.gone = not self.busy
+
+    def check(self, loaded: Loaded) -> int:
+        assert not loaded.poisoned
+        match self._fault(loaded.job):
+            case "wrong":
+                raise WrongResult("3 of 8 outputs differ")
+            case "late":
+                if loaded.values:
+                    raise WrongResult("3 of 8 outputs differ with other values")
+            case "differ":
+                return -1
+        return loaded.values
+
+    def replay(self, loaded: Loaded, count: int) -> None:
+        """Takes no time."""
+
+    def time(self, loaded: Loaded, count: int) -> None:
+        self.enqueued = count
+
+    def times(self, count: int) -> list[float]:
+        assert count == self.enqueued
+        return [LAUNCHES * (LAUNCH_US + A_RANK_US * self.number)] * count
+
+    def is_idle(self) -> bool:
+        if self.gone:
+            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
+        return not self.busy
+
+    def condition(self) -> tuple[bool, int]:
+        return False, 1980 - self.number
+
+    def others(self) -> list[int]:
+        return []
+
+    def drop(self) -> None:
+        """Nothing is kept."""
+
+    def close(self, loaded: Loaded) -> None:
+        """Nothing is held."""
+
+    def _fault(self, job: Job) -> str | None:
+        return job.config.variant if job.config.params.get("rank") == self.number else None
