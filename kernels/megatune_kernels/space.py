@@ -12,14 +12,15 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import field
 from functools import cached_property
+from typing import TypeVar
 
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 
 Value = int | str | bool
 Params = Mapping[str, Value]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,24 @@ class Constraint:
     holds: Callable[[Params], bool]
 
 
+def derived(make: Callable[[Params], T]) -> Callable[[Params], T]:
+    """``make``, whose last result is kept for as long as the very same parameters come again.
+
+    The constraints of a variant are asked in turn about one config, and each derives the same kernel from it.
+    """
+    last: list[tuple[Params, T]] = []
+
+    def get(params: Params) -> T:
+        # One assignment to a slot: threads that list spaces at once see a whole pair, theirs or another's.
+        held = last[0] if last else None
+        if held is None or held[0] is not params:
+            held = (params, make(params))
+            last[:] = [held]
+        return held[1]
+
+    return get
+
+
 @dataclass(frozen=True)
 class VariantSpace:
     """The parameters and constraints of one variant at one workload and architecture."""
@@ -105,14 +124,11 @@ class Space:
     """The variants that a workload can run with, and everything that tuning may choose."""
 
     variants: tuple[VariantSpace, ...]
-    only: frozenset[str] | None = field(default=None)
-    """Digests of the configs that this space is limited to (a recording's), or none for the whole space."""
 
     @cached_property
     def configs(self) -> tuple[Config, ...]:
         """Every legal config."""
-        every = itertools.chain.from_iterable(variant.configs() for variant in self.variants)
-        return tuple(config for config in every if self.only is None or config.digest in self.only)
+        return tuple(itertools.chain.from_iterable(variant.configs() for variant in self.variants))
 
     @cached_property
     def by_variant(self) -> dict[str, VariantSpace]:
@@ -133,10 +149,7 @@ class Space:
         variant = self.by_variant.get(config.variant)
         if variant is None:
             return [f"variant {config.variant}: allowed are {', '.join(self.by_variant) or 'none at this workload'}"]
-        found = variant.violations(config.params)
-        if not found and self.only is not None and config.digest not in self.only:
-            found = ["recorded: this config is not in the recording"]
-        return found
+        return variant.violations(config.params)
 
     def defaults(self) -> tuple[Config, ...]:
         """For each variant the legal config that is nearest to its parameters' defaults."""
@@ -171,10 +184,6 @@ class Space:
         candidates = [c for c in (self.configs if among is None else among) if c.variant == config.variant]
         return min(candidates, key=steps, default=None)
 
-    def limited_to(self, digests: frozenset[str]) -> Space:
-        """The same space, limited to configs with these digests: what a recording can answer."""
-        return Space(self.variants, digests if self.only is None else self.only & digests)
-
     def restricted(self, variants: Sequence[str] | None, values: Mapping[str, Mapping[str, Sequence[Value]]]) -> Space:
         """The space with only these variants, and of each variant's parameters only these values.
 
@@ -184,7 +193,7 @@ class Space:
             if name not in self.by_variant:
                 raise MegatuneError(f"unknown variant {name!r}; allowed: {', '.join(self.by_variant)}")
         kept = [v for v in self.variants if not variants or v.variant in variants]
-        return Space(tuple(_restrict(v, values.get(v.variant, {})) for v in kept), self.only)
+        return Space(tuple(_restrict(v, values.get(v.variant, {})) for v in kept))
 
 
 def _restrict(variant: VariantSpace, values: Mapping[str, Sequence[Value]]) -> VariantSpace:

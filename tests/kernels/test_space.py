@@ -13,8 +13,10 @@ from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.space import Constraint
 from megatune_kernels.space import Parameter
+from megatune_kernels.space import Params
 from megatune_kernels.space import Space
 from megatune_kernels.space import VariantSpace
+from megatune_kernels.space import derived
 from megatune_kernels.target import ARCHITECTURES
 from megatune_kernels.target import architecture
 
@@ -72,11 +74,17 @@ def test_a_restriction_keeps_what_is_named_and_refuses_what_is_not_there() -> No
             SMALL.restricted(variants, values)
 
 
-def test_a_limited_space_holds_those_configs_alone() -> None:
-    kept = SMALL.configs[2]
-    limited = SMALL.limited_to(frozenset({kept.digest}))
-    assert limited.configs == (kept,)
-    assert limited.violations(SMALL.configs[0]) == ["recorded: this config is not in the recording"]
+def test_what_constraints_derive_is_made_once_for_each_config() -> None:
+    made: list[int] = []
+
+    def make(params: Params) -> int:
+        made.append(int(params["x"]))
+        return made[-1]
+
+    get = derived(make)
+    one, two = {"x": 1}, {"x": 2}
+    assert [get(one), get(one), get(two), get(one)] == [1, 1, 2, 1]
+    assert made == [1, 2, 1]
 
 
 @settings(max_examples=25, deadline=None)

@@ -7,9 +7,9 @@ from megatune_kernels.projection.geometry import Mma
 from megatune_kernels.projection.geometry import Simt
 from megatune_kernels.space import Constraint
 from megatune_kernels.space import Parameter
-from megatune_kernels.space import Params
 from megatune_kernels.space import Space
 from megatune_kernels.space import VariantSpace
+from megatune_kernels.space import derived
 from megatune_kernels.target import Architecture
 
 SIMT_TOKENS = 8
@@ -33,8 +33,7 @@ def projection_space(workload: Workload, arch: Architecture) -> Space:
 def _simt(workload: Workload, arch: Architecture) -> VariantSpace:
     """Defaults: at 1 to 4 tokens 8 % slower than each cell's best, geometric mean of 52 recorded cells of an H200."""
 
-    def kernel(params: Params) -> Simt:
-        return Simt.of(workload, params)
+    kernel = derived(lambda params: Simt.of(workload, params))
 
     return VariantSpace(
         "simt",
@@ -88,8 +87,7 @@ def _simt(workload: Workload, arch: Architecture) -> VariantSpace:
 def _mma(workload: Workload, arch: Architecture) -> VariantSpace:
     """Defaults: at 3 to 16 tokens 22 % slower than each cell's best, never more than 87 %, over 78 recorded cells."""
 
-    def kernel(params: Params) -> Mma:
-        return Mma.of(workload, params)
+    kernel = derived(lambda params: Mma.of(workload, params))
 
     return VariantSpace(
         "mma",
