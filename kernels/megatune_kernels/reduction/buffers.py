@@ -1,0 +1,167 @@
+"""One rank's operands of a reduction on the current GPU, with references that it computes alone. Imports torch.
+
+Every rank draws everyone's partials from the same seed, so it knows the sums without asking. Most sets hold integers
+so small that no sum of them is rounded, in whatever order: their results are exact, and one lost, doubled or late
+partial shows. Partials hold -0.0 too, alone and in pairs, where a kernel that waits for that very word would hang.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+
+import torch
+
+from megatune_kernels.operator import Workload
+
+SETS = 5
+"""Sets of partials, so that a launch that reads what an earlier one sent is found: more than there are parities."""
+REAL_SETS = 1
+"""Of them, those with random normals."""
+COPIES = 60
+"""Launches after which set and parity are what they were: a multiple of the sets and of 2, 3 and 4 parities."""
+EXACT = 240
+"""Integers up to 256 are BF16; the sum of all ranks stays below."""
+HALF_ULP = 2.0**-8
+"""The most that rounding to BF16 changes, as a share of the value."""
+NEGATIVE_ZERO_SHARE = 0.05
+IN_PLACE = ("nccl", "torch_two_shot")
+"""Baselines that overwrite what they reduce."""
+
+
+class ReductionBuffers:
+    """Partials and outputs [5, tokens, width]; launch number n has set n % 5.
+
+    The bound of a sum of reals allows a rounding to BF16 after each addition, as libraries do; kernels that round once
+    keep to it as well, and integers leave no room at all.
+
+    Baselines that reduce in place get memory of their own, which ``poison`` fills with the partials. After c calls it
+    holds the sum times world^(c - 1), which for integers and worlds of a power of two is exact as well.
+    """
+
+    copies = COPIES
+
+    def __init__(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int, device: str = "cuda") -> None:
+        """:param heaps: by rank, the address in this process of the memory that holds its workspace."""
+        self._world, self._rank = workload.world, rank
+        self._heaps = tuple(heaps[(rank + i) % workload.world] for i in range(workload.world))
+        self._shape = (workload.tokens, workload["width"])
+        self._random = torch.Generator(device=device).manual_seed(seed)
+        self._partials = torch.empty(SETS, *self._shape, dtype=torch.bfloat16, device=device)
+        self._outputs = torch.empty_like(self._partials)
+        self._sums = torch.empty(SETS, *self._shape, dtype=torch.float32, device=device)
+        self._bounds = torch.empty_like(self._sums)
+        self._calls: dict[str, Callable[[int], object]] = {}
+        self._memories: dict[str, torch.Tensor] = {}
+        self.refresh()
+
+    def pointers(self, copy: int) -> tuple[int, ...]:
+        """Partial, output, this rank's heap, then the peers' in the order of (rank + 1) % world and on."""
+        at = copy % SETS
+        return self._partials[at].data_ptr(), self._outputs[at].data_ptr(), *self._heaps
+
+    def scalars(self, copy: int) -> tuple[int, ...]:
+        return self._rank, copy
+
+    def refresh(self) -> None:
+        device = self._partials.device
+        largest = EXACT // self._world
+        for at in range(SETS):
+            exact = torch.zeros(self._shape, dtype=torch.float64, device=device)
+            magnitudes = torch.zeros_like(exact)
+            for rank in range(self._world):
+                partial = self._draw(largest if at >= REAL_SETS else 0)
+                exact += partial.double()
+                magnitudes += partial.double().abs()
+                if rank == self._rank:
+                    self._partials[at].copy_(partial)
+            self._sums[at] = exact.float()
+            # Reals: every addition rounds a value of at most the sum of magnitudes.
+            self._bounds[at] = (HALF_ULP * self._world * magnitudes).float() if at < REAL_SETS else 0.0
+        self._refill()
+
+    def _refill(self) -> None:
+        for memory in self._memories.values():
+            memory.copy_(self._partials)
+
+    def _draw(self, largest: int) -> torch.Tensor:
+        """One rank's partial of one set: integers up to ``largest``, or normals for 0; some zeros are negative."""
+        device = self._partials.device
+        if largest:
+            drawn = torch.randint(
+                -largest, largest + 1, self._shape, generator=self._random, device=device, dtype=torch.int32
+            ).to(torch.bfloat16)
+        else:
+            drawn = torch.empty(self._shape, dtype=torch.bfloat16, device=device).normal_(generator=self._random)
+        # In pairs: a word of two is what the sentinel looks like. Then alone.
+        chance = torch.rand(self._shape, generator=self._random, device=device)
+        pairs = chance.view(-1, 2)[:, :1].expand(-1, 2).reshape(self._shape) < NEGATIVE_ZERO_SHARE
+        drawn[pairs | (chance > 1 - NEGATIVE_ZERO_SHARE)] = -0.0
+        return drawn
+
+    def poison(self) -> None:
+        self._outputs.fill_(math.nan)
+        self._refill()
+
+    def check(self) -> str:
+        found = self._outputs.float()
+        if found.isnan().all():
+            # Nobody wrote an output: a baseline that reduces in place, or nothing at all.
+            written = [self._memories[name].float() for name in IN_PLACE if self._written(name)]
+            found = self._first_of_many(written[0]) if written else found
+        # NaN fails the comparison, so an output that was never written is found.
+        good = (found - self._sums).abs() <= self._bounds
+        wrong = int(good.numel() - good.sum().item())
+        if not wrong:
+            return ""
+        at, token, column = (int(i) for i in (~good).nonzero()[0])
+        return (
+            f"rank {self._rank}: {wrong} of {good.numel()} outputs are wrong; first: set {at}, token {token}, "
+            f"column {column}: got {found[at, token, column].item():g}, expected "
+            f"{self._sums[at, token, column].item():g}"
+        )
+
+    def _written(self, name: str) -> bool:
+        return name in self._memories and not torch.equal(self._memories[name], self._partials)
+
+    def _first_of_many(self, found: torch.Tensor) -> torch.Tensor:
+        """What calls in place gave at first, when each set was reduced some times over."""
+        first = torch.empty_like(found)
+        for at in range(SETS):
+            largest = self._sums[at].abs().max()
+            ratio = float(found[at].abs().max() / largest)
+            more = round(math.log(ratio, self._world)) if 0 < ratio < math.inf else 0
+            first[at] = found[at] / float(self._world) ** more
+        return first
+
+    def fingerprint(self) -> int:
+        """Position counts, so two results that are swapped differ."""
+        bits = self._outputs.view(torch.int16).flatten().long()
+        places = torch.arange(bits.numel(), device=bits.device)
+        # Wraps around at 64 bits, on every rank alike.
+        return int(((bits + 0x8001) * (2 * places + 0x9E3779B97F4A7C15 % (1 << 62))).sum().item())
+
+    def all_reduce(self, name: str, copy: int) -> None:
+        """Enqueue a baseline on the current stream; the first call makes what it needs, with all ranks together."""
+        if name not in self._calls:
+            self._calls[name] = self._prepared(name)
+        self._calls[name](copy % SETS)
+
+    def _prepared(self, name: str) -> Callable[[int], object]:
+        from torch import distributed
+        from torch.distributed import _symmetric_memory as symmetric
+
+        group = distributed.group.WORLD.group_name
+        if name == "nccl":
+            memory = torch.empty_like(self._partials)
+        else:
+            memory = symmetric.empty(self._partials.shape, dtype=torch.bfloat16, device=self._partials.device)
+            symmetric.rendezvous(memory, group)
+        memory.copy_(self._partials)
+        self._memories[name] = memory
+        if name == "nccl":
+            return lambda at: distributed.all_reduce(memory[at])
+        if name == "torch_two_shot":
+            return lambda at: torch.ops.symm_mem.two_shot_all_reduce_(memory[at], "sum", group)
+        return lambda at: torch.ops.symm_mem.one_shot_all_reduce_out(memory[at], "sum", group, self._outputs[at])
