@@ -16,11 +16,14 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import entry_points
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_planner.evidence import Expresses
+from megatune_planner.exporters.installed import Names
+from megatune_planner.exporters.installed import differences
 from megatune_planner.plan import Plan
 
 
@@ -34,6 +37,8 @@ class Exporter(ABC):
     """Distribution whose format is written; None for a format of our own."""
     runtime_version: str | None = None
     """The one version of it whose format this is."""
+    relies_on: Names = MappingProxyType({})
+    """What the files rest on in its source: looked up where it is installed."""
 
     def expresses(self, workload: Workload, config: Config) -> bool:
         """Whether the files can name this config at this workload.
@@ -53,7 +58,8 @@ class Exporter(ABC):
     def check_runtime(self) -> str:
         """Look at the runtime that is installed here, and say in one line what that shows; empty for no runtime.
 
-        :raises MegatuneError: when it is installed in another version than the one whose format is written.
+        :raises MegatuneError: when it is installed in another version than the one whose format is written, or differs
+            from it in what the files rest on.
         """
         if self.runtime is None:
             return ""
@@ -65,6 +71,12 @@ class Exporter(ABC):
             raise MegatuneError(
                 f"{self.runtime} {installed} is installed, and {self.name} writes the format of "
                 f"{self.runtime_version}: export where that version serves"
+            )
+        found = list(differences(self.runtime, self.relies_on))
+        if found:
+            raise MegatuneError(
+                f"the installed {self.runtime} {installed} is not the released one: {'; '.join(found)}: {self.name} "
+                "cannot be checked against it"
             )
         return f"{self.runtime} {installed} is installed: the format is its own"
 
