@@ -60,6 +60,10 @@ class Gpu:
     memory_bytes: int | None
     sms: int | None
     l2_bytes: int | None
+    nvlinks: int | None = None
+    """Active ones."""
+    peers: tuple[int, ...] | None = None
+    """Indices of the GPUs whose memory this one can reach."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ def examine(database: Path | None = None) -> Report:
     """Look at the machine, and at the database where one is named."""
     seen = _look_for_gpus()
     gpus = seen.gpus
-    findings = [_python(), *_gpus(gpus, seen.trouble), _launching(gpus), _compiling(), _torch(gpus), _disk(database)]
+    findings = [_python(), *_gpus(gpus, seen.trouble), *_group(gpus)]
+    findings += [_launching(gpus), _compiling(), _torch(gpus), _disk(database)]
     if database is not None:
         findings.append(_database(database))
     links = _links() if len(gpus) > 1 else ()
@@ -149,6 +154,25 @@ def _gpu(gpu: Gpu) -> Finding:
         detail = f"{', '.join(parts)}: no kernels for compute capability {gpu.capability}"
         return Finding(subject, State.MISSING, detail, f"measure on one of {known}")
     return Finding(subject, State.OK, f"{', '.join(parts)}, {arch}")
+
+
+def _group(gpus: Sequence[Gpu]) -> list[Finding]:
+    """Whether the GPUs can be measured together; nothing is found of a single one."""
+    if len(gpus) < 2:
+        return []
+    subject = "group"
+    unread = [gpu.index for gpu in gpus if gpu.peers is None]
+    if unread:
+        return [Finding(subject, State.MISSING, "which GPUs reach one another cannot be read", GPU_EXTRA)]
+    apart = [(a.index, b.index) for a in gpus for b in gpus if a is not b and b.index not in (a.peers or ())]
+    links = {gpu.nvlinks for gpu in gpus}
+    what = f"{links.pop()} NVLinks each" if len(links) == 1 and None not in links else "NVLinks unlike or unknown"
+    if apart:
+        pairs = f"GPU {apart[0][0]} cannot reach the memory of GPU {apart[0][1]}"
+        more = f" (and {len(apart) - 1} more pairs)" if len(apart) > 1 else ""
+        remedy = "measure a group of GPUs that reach one another, or an emulated one"
+        return [Finding(subject, State.BROKEN, f"{pairs}{more}, {what}", remedy)]
+    return [Finding(subject, State.OK, f"{len(gpus)} GPUs reach one another's memory, {what}")]
 
 
 def _launching(gpus: Sequence[Gpu]) -> Finding:
@@ -214,7 +238,11 @@ def _probed_gpus() -> tuple[list[Gpu], str | None, str | None]:
     if trouble is not None:
         return [], None, trouble
     found = json.loads(output)
-    return [Gpu(**gpu) for gpu in found["gpus"]], found["cuda"], None
+    return [Gpu(**{**gpu, "peers": _tuple(gpu.get("peers"))}) for gpu in found["gpus"]], found["cuda"], None
+
+
+def _tuple(values: list[int] | None) -> tuple[int, ...] | None:
+    return None if values is None else tuple(values)
 
 
 def _listed_gpus() -> tuple[list[Gpu], str | None, str | None]:

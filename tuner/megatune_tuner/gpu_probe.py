@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import suppress
 from typing import Any
+
+NVLINKS = 18
+"""The most that a GPU has."""
 
 
 def probe() -> dict[str, Any]:
@@ -28,7 +32,8 @@ def probe() -> dict[str, Any]:
         raise RuntimeError(f"the driver does not start: {status.name}")
     attribute = driver.CUdevice_attribute
     gpus = []
-    for index in range(asked(driver.cuDeviceGetCount()) or 0):
+    count = asked(driver.cuDeviceGetCount()) or 0
+    for index in range(count):
         device = asked(driver.cuDeviceGet(index))
         read = {
             name: asked(driver.cuDeviceGetAttribute(which, device))
@@ -40,6 +45,7 @@ def probe() -> dict[str, Any]:
             )
         }
         name = asked(driver.cuDeviceGetName(128, device)) or b""
+        others = {peer: asked(driver.cuDeviceGet(peer)) for peer in range(count) if peer != index}
         gpus.append(
             {
                 "index": index,
@@ -48,10 +54,30 @@ def probe() -> dict[str, Any]:
                 "memory_bytes": asked(driver.cuDeviceTotalMem(device)),
                 "sms": read["sms"],
                 "l2_bytes": read["l2_bytes"],
+                "nvlinks": _nvlinks(asked(driver.cuDeviceGetPCIBusId(32, device))),
+                "peers": [peer for peer, other in others.items() if asked(driver.cuDeviceCanAccessPeer(device, other))],
             }
         )
     version = asked(driver.cuDriverGetVersion())
     return {"cuda": None if version is None else f"{version // 1000}.{version % 1000 // 10}", "gpus": gpus}
+
+
+def _nvlinks(bus: bytes | None) -> int | None:
+    """Active NVLinks of the GPU at a PCI bus id; None where they cannot be read."""
+    from cuda.bindings import nvml
+
+    if bus is None:
+        return None
+    try:
+        nvml.init_v2()
+        handle = nvml.device_get_handle_by_pci_bus_id_v2(bus.partition(b"\0")[0].decode())
+    except nvml.NvmlError:
+        return None
+    active = 0
+    for link in range(NVLINKS):
+        with suppress(nvml.NvmlError):  # a GPU with fewer links
+            active += bool(nvml.device_get_nvlink_state(handle, link))
+    return active
 
 
 def main() -> None:

@@ -47,7 +47,7 @@ class FakeRank:
         self.shared = shared
         self.busy = False
         self.gone = False
-        self.enqueued = 0
+        self.diary: list[str | int] = []
         self._start()
 
     def _start(self) -> None:
@@ -136,14 +136,16 @@ class FakeRank:
                 return -1
         return loaded.values
 
-    def replay(self, loaded: Loaded, count: int) -> None:
-        """Takes no time."""
+    def replay(self, loaded: Loaded) -> None:
+        self.diary.append("replay")
 
-    def time(self, loaded: Loaded, count: int) -> None:
-        self.enqueued = count
+    def mark(self, event: int) -> None:
+        self.diary.append(event)
 
     def times(self, count: int) -> list[float]:
-        assert count == self.enqueued
+        timed = [each for i in range(count) for each in (2 * i, "replay", 2 * i + 1)]
+        assert self.diary[-len(timed) - 1 :] == ["replay", *timed]
+        self.diary.clear()
         return [LAUNCHES * (LAUNCH_US + A_RANK_US * self.number)] * count
 
     def is_idle(self) -> bool:

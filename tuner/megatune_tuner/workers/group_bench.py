@@ -120,16 +120,16 @@ class Rank(Protocol):
         """A hash of the outputs; raises ``WrongResult``."""
         ...
 
-    def replay(self, loaded: Loaded, count: int) -> None:
-        """Enqueue timed replays without timing them."""
+    def replay(self, loaded: Loaded) -> None:
+        """Enqueue what is timed, once."""
         ...
 
-    def time(self, loaded: Loaded, count: int) -> None:
-        """Enqueue an untimed replay and ``count`` timed ones."""
+    def mark(self, event: int) -> None:
+        """Enqueue an event."""
         ...
 
     def times(self, count: int) -> list[float]:
-        """Of the timed replays, in µs."""
+        """Between events 0 and 1, 2 and 3, and so on, in µs."""
         ...
 
     def is_idle(self) -> bool:
@@ -377,7 +377,8 @@ class GroupBench:
         began = time.monotonic()
 
         def step() -> list[bool]:
-            self._each_part(ready, lambda rank, part: rank.replay(part, HEAT_REPLAYS))
+            for _ in range(HEAT_REPLAYS):
+                self._replay(ready)
             self._wait()
             return self._all(time.monotonic() - began >= HEAT_S)
 
@@ -406,7 +407,12 @@ class GroupBench:
         raise MegatuneError(f"rank {others[0][0]}: {another_process(others[0][1])}")
 
     def _timed(self, ready: _Ready, count: int, deadline: float) -> list[dict[str, Any]]:
-        self._each_part(ready, lambda rank, part: rank.time(part, count))
+        # Behind the untimed one all ranks are in step, and no GPU is idle between an event and what follows it.
+        self._replay(ready)
+        for i in range(count):
+            self._mark(2 * i)
+            self._replay(ready)
+            self._mark(2 * i + 1)
         self._wait()
         began = self._last_busy = time.monotonic()
         watch = began >= self._next_watch
@@ -421,6 +427,13 @@ class GroupBench:
             ended = time.monotonic()
             self._next_watch = ended + min(WATCH_S, (ended - began) / WATCH_SHARE)
         return taken
+
+    def _replay(self, ready: _Ready) -> None:
+        """Once on every rank before again on any: a queue that is full makes the host wait for the GPU."""
+        self._each_part(ready, lambda rank, part: rank.replay(part))
+
+    def _mark(self, event: int) -> None:
+        self._each(lambda rank: rank.mark(event))
 
     def _together(self, step: Callable[[], list[Any]]) -> list[Any]:
         """Do a step, which gives a value for each rank of this process, and give those of all ranks.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import os
+import time
 from collections.abc import Callable
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ from megatune_tuner.workers.sampling import MOST_LAUNCHES
 from megatune_tuner.workers.sampling import MOST_SAMPLES
 from megatune_tuner.workers.sampling import SAMPLE_US
 from megatune_tuner.workers.sampling import SEED
+from megatune_tuner.workers.sampling import another_process
 
 HEAP_BYTES = 1 << 29
 """What each rank holds for workspaces. Twice what 512 tokens of the widest sum need in a world of 8."""
@@ -50,6 +52,7 @@ HANDLE_BYTES = 64
 """``CU_IPC_HANDLE_SIZE`` of cuda.h."""
 COPIED_BYTES = 1 << 28
 COPIES = 9
+LEAVING_S = 5.0
 CONNECTING = timedelta(seconds=50)
 """Less than the coordinator's limit: NCCL then says itself what it waits for."""
 
@@ -87,6 +90,9 @@ class GpuRank:
         self._first_gpu = first_gpu
         self._store = store
         self._device = _device(first_gpu if shared else first_gpu + number)
+        self._group: set[int] = set()
+        if number == 0 or not shared:
+            self._wait_for_others()
         self._stream = self._device.device.create_stream()
         self._handle = driver.CUstream(int(self._stream.handle))
         self._torch_stream = torch.cuda.ExternalStream(int(self._stream.handle))
@@ -113,6 +119,8 @@ class GpuRank:
             self._links = min(self._device.links_to(bus) for bus in buses)
 
     def target(self) -> Target:
+        # Processes that reach this GPU's memory may be listed as computing on it.
+        self._group = set(self._device.others())
         target = self._device.target()
         links = "emulated" if self._shared else f"nvlink-{self._links}" if self._links else "pcie"
         return replace(target, hardware=replace(target.hardware, links=links, world=self._world))
@@ -123,9 +131,9 @@ class GpuRank:
             return {}
         peer, own = (driver.CUdeviceptr(self._heaps[(self._number + step) % self._world]) for step in (1, 0))
         for i in range(COPIES):
-            self._stream.record(self._events[2 * i])
+            self.mark(2 * i)
             _asked(driver.cuMemcpyAsync(peer, own, COPIED_BYTES, self._handle))
-            self._stream.record(self._events[2 * i + 1])
+            self.mark(2 * i + 1)
         self._stream.sync()
         return {"link_bytes_a_us": COPIED_BYTES / min(self.times(COPIES))}
 
@@ -184,23 +192,16 @@ class GpuRank:
         wrong = loaded.buffers.check()
         if wrong:
             raise WrongResult(wrong)
-        return loaded.buffers.fingerprint()
+        # Libraries add in an order of each rank's own.
+        return loaded.buffers.fingerprint() if loaded.job.artifact is not None else 0
 
-    def replay(self, loaded: Graphs, count: int) -> None:
-        self._turn()
-        assert loaded.replay is not None
-        for _ in range(count):
-            loaded.replay()
-
-    def time(self, loaded: Graphs, count: int) -> None:
-        """Behind the untimed replay all ranks are in step, and no GPU is idle between an event and what follows it."""
+    def replay(self, loaded: Graphs) -> None:
         self._turn()
         assert loaded.replay is not None
         loaded.replay()
-        for i in range(count):
-            self._stream.record(self._events[2 * i])
-            loaded.replay()
-            self._stream.record(self._events[2 * i + 1])
+
+    def mark(self, event: int) -> None:
+        self._stream.record(self._events[event])
 
     def times(self, count: int) -> list[float]:
         return [(self._events[2 * i + 1] - self._events[2 * i]) * 1e3 for i in range(count)]
@@ -216,7 +217,7 @@ class GpuRank:
         return self._device.throttled(), self._device.sm_clock_mhz()
 
     def others(self) -> list[int]:
-        return self._device.others()
+        return [pid for pid in self._device.others() if pid not in self._group]
 
     def drop(self) -> None:
         self._held = None
@@ -227,6 +228,17 @@ class GpuRank:
         for one in reversed(loaded.held):
             one.close()
         loaded.held.clear()
+
+    def _wait_for_others(self) -> None:
+        """Give processes that were killed the time to leave.
+
+        :raises MegatuneError: when another process computes on the GPU and stays.
+        """
+        until = time.monotonic() + LEAVING_S
+        while others := self._device.others():
+            if time.monotonic() > until:
+                raise MegatuneError(another_process(others[0]))
+            time.sleep(0.2)
 
     def _turn(self) -> None:
         """Let torch enqueue on this rank's stream."""
