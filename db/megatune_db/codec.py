@@ -67,6 +67,7 @@ def figures(record: Measurement) -> dict[str, Any]:
         "compile_s": record.compile_s,
         "measure_s": record.measure_s,
         "artifact": record.artifact,
+        "revision": record.revision,
         "throttled": encode_throttled(record.throttled),
         "samples": encode_samples(record.samples_us),
     }
@@ -96,4 +97,5 @@ def record(row: Any, *, workload: str, config: str, target: str) -> Measurement:
         compile_s=row.compile_s,
         measure_s=row.measure_s,
         artifact=row.artifact,
+        revision=row.revision,
     )

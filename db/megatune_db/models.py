@@ -161,8 +161,9 @@ class Measurement(Base):
 
     __tablename__ = "megatune_measurements"
     __table_args__ = (
-        # One search row for each (workload, config, target, regime, provenance): a config that is proposed again, by
-        # this campaign or another, reuses what is there. The order of columns serves "all known of one workload".
+        # One search row for each (workload, config, target, regime, provenance, revision): a config that is proposed
+        # again, by this campaign or another, reuses what is there, and other kernels are measured anew. The order of
+        # columns serves "all known of one workload".
         Index(
             "uq_megatune_measurements_search",
             "workload_id",
@@ -170,6 +171,7 @@ class Measurement(Base):
             "regime",
             "provenance",
             "config_id",
+            "revision",
             unique=True,
             sqlite_where=text("stage = 'search'"),
             postgresql_where=text("stage = 'search'"),
@@ -202,6 +204,7 @@ class Measurement(Base):
             "median_us",
             "low_us",
             "high_us",
+            "revision",
         ),
     )
 
@@ -226,7 +229,10 @@ class Measurement(Base):
     measure_s: Mapped[float]
     artifact: Mapped[str] = mapped_column(String(128))
     """Key of the artifact; not a foreign key, because an import can name artifacts that are not here."""
-    # The two blobs come last: SQLite reads a row up to the last column that is asked for.
+    revision: Mapped[str] = mapped_column(String(64), server_default="")
+    """Digest of the source of the operator's kernels; empty for baselines, and where it is not known."""
+    # The two blobs came last at first: SQLite reads a row up to the last column that is asked for. What was added
+    # since lies behind them, and is best read from an index.
     throttled: Mapped[bytes | None]
     """One byte a sample, 0 or 1; None when no flags were given."""
     samples: Mapped[bytes | None]

@@ -131,6 +131,9 @@ class Measurement:
     """Seconds for which the runner was busy with it, verification included."""
     artifact: str = field(default="")
     """Key of the artifact; empty for baselines."""
+    revision: str = ""
+    """Digest of the source of the operator's kernels: measurements of two revisions are never compared. Empty for
+    baselines, and where it is not known."""
 
     def __post_init__(self) -> None:
         figures = (self.median_us, self.low_us, self.high_us)

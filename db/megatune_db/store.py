@@ -165,8 +165,8 @@ def set_campaign(session: Session, campaign_id: int, **fields: Unpack[CampaignFi
 def add_measurement(session: Session, measurement: Measurement) -> int:
     """The id of the measurement's row.
 
-    A row of the same (workload, config, target, regime, provenance) in stage ``search``, and of the same session
-    besides in stage ``final``, is returned as it is: neither repeated nor overwritten.
+    A row of the same (workload, config, target, regime, provenance) and the same revision in stage ``search``, or the
+    same session in stage ``final``, is returned as it is: neither repeated nor overwritten.
 
     :raises LookupError: when its workload, config or target has not been put.
     """
@@ -306,7 +306,7 @@ def _same(session: Session, ids: dict[str, int], measurement: Measurement) -> in
         **ids, regime=str(measurement.regime), provenance=measurement.provenance
     )
     if measurement.stage is Stage.SEARCH:
-        query = query.where(models.IS_SEARCH)
+        query = query.where(models.IS_SEARCH, models.Measurement.revision == measurement.revision)
     else:
         query = query.where(models.IS_FINAL, models.Measurement.session == measurement.session)
     return session.scalars(query).one()

@@ -1,7 +1,8 @@
 """What the database knows of each shape, in the form that planning decides from.
 
 One number of tokens of one shape is decided from measurements of a single provenance, because each runner has its own
-clock: the first, in the order asked for, in which a baseline was measured.
+clock: the first, in the order asked for, in which a baseline was measured. And one shape is decided from measurements
+of a single revision of the kernels: the one measured last, because older figures are of kernels that are no more.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ Expresses = Callable[[Workload, Config], bool]
 ShapeKey = tuple[str, str, str, int, str]
 """Operator, shape, dtype, world and routing."""
 
-_SearchRow = tuple[int, int, int, float, float, float]
-"""Ids of measurement, workload and config; median, low and high in microseconds."""
+_SearchRow = tuple[int, int, int, float, float, float, str]
+"""Ids of measurement, workload and config; median, low and high in microseconds; revision of the kernels."""
 
 _STREAM_ROWS = 20_000
 
@@ -49,6 +50,10 @@ class Measured:
 
     workload: Workload
     provenance: Provenance
+    revision: str = ""
+    """Of the kernels of ``candidates``."""
+    outdated: bool = False
+    """Whether configs were measured here, but of other revisions alone."""
     baselines: list[Candidate] = field(default_factory=list)
     candidates: list[Candidate] = field(default_factory=list)
     """Every config that may be the best here, and those that may be elsewhere; each once."""
@@ -64,9 +69,9 @@ class ShapeEvidence:
 
     workload: Workload
     """The shape at some number of tokens."""
-    at: dict[int, Measured] = field(default_factory=dict)
-    revision: str = ""
+    revision: str
     """Of the kernels that were measured: digest of their source; empty where that is not known."""
+    at: dict[int, Measured] = field(default_factory=dict)
 
 
 def shape_key(workload: Workload) -> ShapeKey:
@@ -91,11 +96,15 @@ def gather(
     """
     names = sorted({name for mine in baselines.values() for name in mine})
     found = queries.contenders(session, target=target, regime=regime, provenances=provenances, baselines=names)
+    found = [row for row in found if row.operator in baselines]
+    revisions = _revisions(found, provenances, baselines)
     shapes: dict[ShapeKey, ShapeEvidence] = {}
-    for rows in _by_workload(row for row in found if row.operator in baselines).values():
-        measured = _measured(rows, provenances, frozenset(baselines[rows[0].operator]))
-        key = shape_key(measured.workload)
-        shapes.setdefault(key, ShapeEvidence(measured.workload)).at[measured.workload.tokens] = measured
+    for rows in _by_workload(found).values():
+        workload = _workload(rows[0])
+        key = shape_key(workload)
+        revision = revisions.get(key, "")
+        measured = _measured(workload, rows, provenances, frozenset(baselines[workload.operator]), revision)
+        shapes.setdefault(key, ShapeEvidence(workload, revision)).at[workload.tokens] = measured
     _complete(session, shapes, target=target, regime=regime, baselines=baselines, expresses=expresses)
     return [shapes[key] for key in sorted(shapes)]
 
@@ -121,21 +130,44 @@ def _by_workload(rows: Iterable[Contender]) -> dict[str, list[Contender]]:
     return found
 
 
-def _measured(rows: list[Contender], provenances: Sequence[Provenance], baselines: frozenset[str]) -> Measured:
+def _workload(row: Contender) -> Workload:
+    return Workload.of(row.operator, row.dims, row.tokens, dtype=row.dtype, world=row.world, routing=row.routing)
+
+
+def _revisions(
+    rows: Iterable[Contender], provenances: Sequence[Provenance], baselines: Mapping[str, Sequence[str]]
+) -> dict[ShapeKey, str]:
+    """Of each shape the revision that was measured last, of the most trusted provenance that it was measured with."""
+    latest: dict[ShapeKey, tuple[int, int, str]] = {}
+    for row in rows:
+        if row.variant not in baselines[row.operator]:
+            key = shape_key(_workload(row))
+            trust = (-provenances.index(row.provenance), row.measurement_id, row.revision)
+            latest[key] = max(latest.get(key, trust), trust)
+    return {key: revision for key, (_, _, revision) in latest.items()}
+
+
+def _measured(
+    workload: Workload,
+    rows: list[Contender],
+    provenances: Sequence[Provenance],
+    baselines: frozenset[str],
+    revision: str,
+) -> Measured:
+    present = rows
+    rows = [row for row in present if row.variant in baselines or row.revision == revision]
+    if not rows:
+        return Measured(workload, present[0].provenance, revision, outdated=True)
     with_baseline = {row.provenance for row in rows if row.variant in baselines}
-    present = {row.provenance for row in rows}
-    provenance = next(p for p in provenances if p in (with_baseline or present))
+    provenance = next(p for p in provenances if p in (with_baseline or {row.provenance for row in rows}))
     mine = [row for row in rows if row.provenance is provenance]
-    first = rows[0]
-    workload = Workload.of(
-        first.operator, first.dims, first.tokens, dtype=first.dtype, world=first.world, routing=first.routing
-    )
-    measured = Measured(workload, provenance)
+    measured = Measured(workload, provenance, revision)
     for row in _one_a_config(mine, baselines):
         (measured.baselines if row.variant in baselines else measured.candidates).append(_candidate(row))
     measured.searched_baselines += (
         _candidate(row) for row in mine if row.variant in baselines and row.stage is Stage.SEARCH
     )
+    measured.outdated = not measured.candidates and len(rows) < len(present)
     return measured
 
 
@@ -197,7 +229,7 @@ def _complete(
     }
     fastest: dict[str, dict[int, _SearchRow]] = {name: {} for name in expresses}
     for row in _search_rows(session, target, regime, workloads):
-        _, workload_id, config_id, median, _, _ = row
+        _, workload_id, config_id, median, _, _, _ = row
         config = configs.get(config_id)
         if config is None:
             continue
@@ -222,15 +254,21 @@ def _complete(
 def _search_rows(
     session: Session, target: str, regime: Regime, workloads: Mapping[int, Measured]
 ) -> Iterator[_SearchRow]:
-    """Every ok row of the search of these workloads, each of its workload's provenance.
+    """Every ok row of the search of these workloads, each of its workload's provenance and revision.
 
     The columns are those of one index, so that a million rows cost seconds and their samples are never touched.
     """
     table = models.Measurement
     for provenance in sorted({measured.provenance for measured in workloads.values()}):
-        mine = {id_ for id_, measured in workloads.items() if measured.provenance is provenance}
+        mine = {id_: measured.revision for id_, measured in workloads.items() if measured.provenance is provenance}
         query = select(
-            table.id, table.workload_id, table.config_id, table.median_us, table.low_us, table.high_us
+            table.id,
+            table.workload_id,
+            table.config_id,
+            table.median_us,
+            table.low_us,
+            table.high_us,
+            table.revision,
         ).where(
             table.target_id == select(models.Target.id).where(models.Target.digest == target).scalar_subquery(),
             table.regime == str(regime),
@@ -240,11 +278,11 @@ def _search_rows(
         )
         # Plain rows of the connection: the session's own cost twice as much, and nothing of it is needed.
         rows: Iterable[Any] = session.connection().execute(query).yield_per(_STREAM_ROWS)
-        yield from (row for row in rows if row[1] in mine)
+        yield from (row for row in rows if mine.get(row[1]) == row[6])
 
 
 def _searched(row: _SearchRow, config: Config, provenance: Provenance) -> Candidate:
-    id_, _, _, median, low, high = row
+    id_, _, _, median, low, high, _ = row
     return Candidate(id_, config.variant, config.params, config.digest, Stage.SEARCH, "", median, low, high, provenance)
 
 

@@ -183,7 +183,9 @@ def _plan_shape(
                 searched=min(measured.searched_baselines, key=_speed, default=None),
             )
         )
-        if not measured.candidates:
+        if measured.outdated:
+            gaps.append(Gap(tokens=tokens, reason="measured with another revision of the kernels alone: measure again"))
+        elif not measured.candidates:
             gaps.append(Gap(tokens=tokens, reason="no config was measured: nothing but the baseline is known"))
     if not standings:
         return None

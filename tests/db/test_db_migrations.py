@@ -194,6 +194,7 @@ def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> 
         }
         assert known["config-0"].samples_us == (9.5, 10.5)
         assert known["config-0"].throttled == (False, True)
+        assert known["config-0"].revision == ("" if asset.stem == "0001" else "r1")
         assert known["config-0"].measured_at == datetime(2026, 8, 1, 12)
         (campaign,) = queries.campaigns(session)
         assert campaign.state is CampaignState.FINISHED

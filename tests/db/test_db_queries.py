@@ -89,6 +89,20 @@ def test_known_measurements_are_of_one_key_and_every_status(session: Session) ->
     assert known == wanted
 
 
+def test_other_kernels_are_measured_anew(session: Session) -> None:
+    older = measured(1, 0, 10.0, artifact="a", revision="older")
+    newer = measured(1, 0, 8.0, artifact="b", revision="newer")
+    unknown, baseline = measured(1, 1, 9.0, artifact="c"), measured(1, 2, 12.0)
+    for one in (older, newer, unknown, baseline):
+        store.add_measurement(session, one)
+    keys = {"workload": workload(1), "target": TARGET, "regime": REGIME, "provenance": MEASURED}
+    assert queries.known_measurements(session, **keys) == {config(0): newer, config(1): unknown, config(2): baseline}
+    assert queries.known_measurements(session, **keys, revision="older") == {config(0): older, config(2): baseline}
+    assert store.add_measurement(session, older) == 1
+    found = queries.contenders(session, target=TARGET, regime=REGIME, provenances=[MEASURED], baselines=[BASELINE])
+    assert [(row.median_us, row.revision) for row in found] == [(10, "older"), (8, "newer"), (9, ""), (12, "")]
+
+
 def test_final_sessions_are_of_one_key_and_the_latest_comes_first(session: Session) -> None:
     def final(tokens: int, number: int, name: str, **fields: Any) -> Measurement:
         return measured(tokens, number, stage=Stage.FINAL, session=name, **fields)

@@ -91,6 +91,8 @@ class Case:
     provenance: Provenance = Provenance.MEASURED
     spread: float = 0.004
     """Half the width of its interval over its median."""
+    revision: str = ""
+    """Of the kernels."""
 
 
 def samples_of(us: float, spread: float, count: int = 20) -> tuple[float, ...]:
@@ -115,6 +117,7 @@ def measurement(case: Case, target: Target = TARGET) -> Measurement:
         low_us=case.us * (1 - case.spread),
         high_us=case.us * (1 + case.spread),
         launches_a_sample=100,
+        revision=case.revision,
     )
 
 

@@ -172,6 +172,30 @@ def test_provenances_are_never_mixed_at_one_workload(session: Session) -> None:
     assert {point.baseline_latency.median_us for band in shape.bands for point in band.points} == {2.5}
 
 
+def test_revisions_of_the_kernels_are_never_mixed(session: Session) -> None:
+    """The older kernels were faster, and measured at more tokens: none of it says anything of the newer ones."""
+    old = [
+        Case(at(tokens), config, us, revision="" if config is CUBLAS else "old")
+        for tokens in (4, 8, 16)
+        for config, us in ((CUBLAS, 10), (simt(), 3), (simt(block=256), 4), (mma(), 3.5))
+    ]
+    new = [Case(at(8), simt(), 5, revision="new"), Case(at(8), simt(block=64), 6, revision="new")]
+    fill(session, [*old, *new])
+    shape = only_shape(planned(session))
+    assert shape.revision == "new"
+    assert serving(planned(session)) == [(1, 7, "stock"), (8, 8, simt().digest), (9, 16, "stock"), (17, None, "stock")]
+    assert {
+        (curve.name, point.tokens, point.latency.median_us) for curve in shape.curves for point in curve.points
+    } == {
+        *(("cublas", tokens, 10) for tokens in (4, 8, 16)),
+        ("simt", 8, 5),
+    }
+    assert [(found.kind, found.below, found.above) for found in shape.crossovers] == [("never", "simt", "cublas")]
+    assert [(gap.tokens, gap.reason) for gap in shape.gaps] == [
+        (tokens, "measured with another revision of the kernels alone: measure again") for tokens in (4, 16)
+    ]
+
+
 def test_what_was_not_asked_for_is_no_evidence(session: Session) -> None:
     emulated = Provenance.EMULATED
     fill(session, [Case(at(4), CUBLAS, 10, provenance=emulated), Case(at(4), simt(), 5, provenance=emulated)])

@@ -85,6 +85,18 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, writt
         assert read.median_us == (np.median(was.samples_us) if was.samples_us else None)
 
 
+def test_the_revision_of_the_kernels_is_kept_and_older_files_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "some.parquet"
+    write_recording(path, [row(CELL, A, replace(measurement(CELL, A), revision="r1"))], ABOUT)
+    found = read_recording(path).search(CELL, A)
+    assert found is not None
+    assert found.revision == "r1"
+    pq.write_table(pq.read_table(path).drop_columns(["revision"]), path)
+    found = read_recording(path).search(CELL, A)
+    assert found is not None
+    assert found.revision == ""
+
+
 def test_finals_are_kept_by_session(tmp_path: Path) -> None:
     written = [row(CELL, config, measurement(CELL, config)) for config in (A, B)]
     for number, session in enumerate(("later", "sooner")):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import UTC
 from datetime import datetime
 from typing import Protocol
@@ -16,6 +17,7 @@ from megatune_db.records import Measurement
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
+from megatune_kernels.artifact import source_digest
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
@@ -91,7 +93,7 @@ class Meter:
             return failed
         measurement = self._runner.measure(self._request(job))
         self.measuring_s += measurement.measure_s
-        return measurement
+        return _of_revision(measurement, job)
 
     def finalists(self, jobs: Sequence[Job]) -> list[tuple[Job, Measurement]]:
         """Measure jobs of one workload again, interleaved; waits for artifacts, leaves out what has none."""
@@ -101,7 +103,7 @@ class Meter:
         measurements = self._runner.finalists([self._request(job) for job in built])
         # The runner is busy with all of them at once, so that the times overlap.
         self.measuring_s += max((measurement.measure_s for measurement in measurements), default=0.0)
-        return list(zip(built, measurements, strict=True))
+        return [(job, _of_revision(measurement, job)) for job, measurement in zip(built, measurements, strict=True)]
 
     def _request(self, job: Job) -> Request:
         compile_s = job.build.result().compile_s if job.build is not None else 0.0
@@ -111,7 +113,7 @@ class Meter:
         built = job.build.result() if job.build is not None else None
         if built is None or built.status is Status.OK:
             return None
-        return Measurement(
+        failed = Measurement(
             workload=job.workload.digest,
             config=job.config.digest,
             target=self._runner.target.digest,
@@ -124,6 +126,14 @@ class Meter:
             reason=built.reason,
             compile_s=built.compile_s,
         )
+        return _of_revision(failed, job)
+
+
+def _of_revision(measurement: Measurement, job: Job) -> Measurement:
+    """The measurement with the revision of the kernels that were built for it; as it is where none were."""
+    if job.build is None:
+        return measurement
+    return replace(measurement, revision=source_digest(type(operator(job.workload.operator))))
 
 
 def wait_for_builds(jobs: Iterable[Job], stop: Stop) -> bool:

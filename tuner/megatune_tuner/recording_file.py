@@ -48,8 +48,11 @@ SCHEMA = pa.schema(
         pa.field("flush_bytes", pa.int64(), nullable=False),
         pa.field("samples_us", pa.list_(pa.float32()), nullable=False),
         pa.field("throttled", pa.list_(pa.bool_()), nullable=False),
+        pa.field("revision", pa.dictionary(pa.int32(), pa.string()), nullable=False),
     ]
 )
+ADDED = ("revision",)
+"""Columns that files of earlier releases lack: empty there, because nobody knows."""
 WORDS = [column.name for column in SCHEMA if pa.types.is_dictionary(column.type)]
 
 
@@ -109,6 +112,7 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
         columns["flush_bytes"].append(measurement.flush_bytes)
         columns["samples_us"].append(measurement.samples_us)
         columns["throttled"].append(measurement.throttled)
+        columns["revision"].append(measurement.revision)
     if not columns["workload"]:
         raise MegatuneError(f"nothing to write to {path}: no measurements of that target and regime")
     arrays = []
@@ -186,6 +190,8 @@ def read_table(path: Path) -> tuple[About, pa.Table]:
     except pa.ArrowException as error:
         raise MegatuneError(f"{path} is not a recording: not a whole Parquet file") from error
     about = _about(path, (table.schema.metadata or {}).get(METADATA))
+    for name in set(ADDED) - set(table.schema.names):
+        table = table.append_column(name, pa.array([""] * len(table)).dictionary_encode())
     missing = [name for name in SCHEMA.names if name not in table.schema.names]
     if missing:
         raise MegatuneError(f"{path} is not a whole recording: it lacks the columns {', '.join(missing)}; record again")

@@ -49,6 +49,8 @@ class Recorded:
     launches_a_sample: int = 0
     sm_clock_mhz: int | None = None
     flush_bytes: int = 0
+    revision: str = ""
+    """Digest of the source of the kernels; empty for baselines, and where it is not known."""
 
 
 class Recording:
@@ -176,6 +178,7 @@ class Recording:
             launches_a_sample=self._table["launches_a_sample"][row].as_py(),
             sm_clock_mhz=self._table["sm_clock_mhz"][row].as_py(),
             flush_bytes=self._table["flush_bytes"][row].as_py(),
+            revision=self._word("revision", row),
         )
 
 

@@ -51,6 +51,8 @@ class Contender:
     high_us: float
     n_samples: int
     provenance: Provenance
+    revision: str
+    """Digest of the source of the kernels; empty for baselines, and where it is not known."""
 
 
 def contenders(
@@ -64,9 +66,9 @@ def contenders(
 ) -> list[Contender]:
     """The ok measurements that a plan can be made of, by workload, in the order in which they were stored.
 
-    Of each (workload, variant, provenance) these are: the fastest of stage ``search``, every other one whose interval
-    begins at or below the end of the fastest's, and everything of stage ``final``. Of the variants in ``baselines``
-    they are all. What is left out is slower than its variant's best beyond doubt.
+    Of each (workload, variant, provenance, revision) these are: the fastest of stage ``search``, every other one whose
+    interval begins at or below the end of the fastest's, and everything of stage ``final``. Of the variants in
+    ``baselines`` they are all. What is left out is slower than its variant's best beyond doubt.
     """
     ok = [
         Row.target_id == target_id(target),
@@ -75,13 +77,14 @@ def contenders(
         Row.status == Status.OK,
     ]
     if operator is not None:
-        ok.append(Row.workload_id.in_(select(Workload.id).where(Workload.operator == operator)))
+        # Adding 0 keeps SQLite from looking workloads up in the index of the search, which does not hold the times.
+        ok.append((Row.workload_id + 0).in_(select(Workload.id).where(Workload.operator == operator)))
     # With min() SQLite takes the other columns from the row that has the least.
     best = (
-        select(Row.workload_id, Config.variant, Row.provenance, func.min(Row.median_us), Row.high_us)
+        select(Row.workload_id, Config.variant, Row.provenance, Row.revision, func.min(Row.median_us), Row.high_us)
         .join(Config, Config.id == Row.config_id)
         .where(*ok, IS_SEARCH)
-        .group_by(Row.workload_id, Config.variant, Row.provenance)
+        .group_by(Row.workload_id, Config.variant, Row.provenance, Row.revision)
         .cte("best")
     )
     query = (
@@ -96,13 +99,15 @@ def contenders(
             Row.high_us,
             (func.length(Row.samples, type_=Integer) // codec.SAMPLE.itemsize).label("n_samples"),
             Row.provenance,
+            Row.revision,
         )
         .join(Config, Config.id == Row.config_id)
         .outerjoin(
             best,
             (best.c.workload_id == Row.workload_id)
             & (best.c.variant == Config.variant)
-            & (best.c.provenance == Row.provenance),
+            & (best.c.provenance == Row.provenance)
+            & (best.c.revision == Row.revision),
         )
         .where(*ok, or_(Row.low_us <= best.c.high_us, Row.stage == Stage.FINAL, Config.variant.in_(baselines)))
     )
@@ -134,6 +139,7 @@ def contenders(
                 high_us=row.high_us,
                 n_samples=row.n_samples,
                 provenance=row.provenance,
+                revision=row.revision,
             )
         )
     return found

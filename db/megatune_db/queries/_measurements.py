@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import and_
 from sqlalchemy import func
+from sqlalchemy import or_
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -150,9 +152,19 @@ def workloads(session: Session, *, target: str, regime: Regime, operator: str | 
 
 
 def known_measurements(
-    session: Session, *, workload: str, target: str, regime: Regime, provenance: Provenance
+    session: Session,
+    *,
+    workload: str,
+    target: str,
+    regime: Regime,
+    provenance: Provenance,
+    revision: str | None = None,
 ) -> dict[str, Measurement]:
-    """Every measurement of stage ``search``, of every status, by digest of its config."""
+    """Measurements of stage ``search``, of every status, by digest of the config.
+
+    :param revision: of the kernels: what was measured of another one is left out, and baselines, which have none, are
+        not. None for every revision; a config that several measured has the latest one's.
+    """
     query = (
         select(Row, Config.digest)
         .join(Config, Config.id == Row.config_id)
@@ -163,7 +175,10 @@ def known_measurements(
             Row.provenance == provenance,
             IS_SEARCH,
         )
+        .order_by(Row.id)
     )
+    if revision is not None:
+        query = query.where(or_(Row.revision == revision, and_(Row.revision == "", Row.artifact == "")))
     return {
         config: codec.record(row, workload=workload, config=config, target=target)
         for row, config in session.execute(query)
@@ -272,7 +287,7 @@ def export_rows(
                     Row.provenance == provenance,
                     stage,
                 )
-                .order_by(Config.variant, Config.digest, Row.session)
+                .order_by(Config.variant, Config.digest, Row.session, Row.id)
             )
             for row, config, variant, params in session.execute(query).all():
                 yield ExportRow(

@@ -51,7 +51,9 @@ def main() -> None:
             )
             campaign = store.put_campaign(session, name="first", file_text="name: first", file_digest="file")
             rows = [
-                measured(1, 0, 10.0, samples_us=(9.5, 10.5), throttled=(False, True), artifact="artifact"),
+                measured(
+                    1, 0, 10.0, samples_us=(9.5, 10.5), throttled=(False, True), artifact="artifact", revision="r1"
+                ),
                 failed(1, 1),
                 measured(1, 0, 10.0, stage=Stage.FINAL),
                 measured(1, 2, 11.0, stage=Stage.FINAL),
