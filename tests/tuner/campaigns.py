@@ -98,6 +98,7 @@ class ToyRunner(Runner):
     at: Target = TARGET
     provenance: Provenance = Provenance.MEASURED
     measure_s: float = 0.01
+    samples: Callable[[Workload, Config], tuple[float, ...]] = samples_us
     requests: list[Request] = field(default_factory=list)
     finals: list[list[Request]] = field(default_factory=list)
 
@@ -119,7 +120,7 @@ class ToyRunner(Runner):
 
     def _answer(self, request: Request, stage: Stage, session: str) -> Measurement:
         status = self.outcome(request)
-        samples = samples_us(request.workload, request.config) if status is Status.OK else ()
+        samples = self.samples(request.workload, request.config) if status is Status.OK else ()
         figures = median_interval(samples) if samples else (None, None, None)
         return Measurement(
             workload=request.workload.digest,

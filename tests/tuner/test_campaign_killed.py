@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 from megatune_db.records import Stage
 from megatune_db.records import TrialState
 from megatune_db.session import open_database
+from megatune_tuner.bisection import WINNERS
 from megatune_tuner.commands import app
 from megatune_tuner.recordings import read_recording
 
@@ -110,6 +111,37 @@ def test_killed_at_random_moments(folder: Path, seed: int) -> None:
         (cell,) = [cell for cell in CELLS if cell.digest == row.workload]
         (config,) = [config for config in recorded.configs(cell) if config.digest == row.config]
         assert row.median_us == pytest.approx(recorded.times_us(cell)[config], rel=1e-6)
+
+
+def test_killed_while_it_looks_for_crossovers(folder: Path) -> None:
+    record_toy(folder / "toy.parquet", workloads(SHAPES, range(1, 9)))
+    file = folder / "toy.toml"
+    file.write_text(file.read_text().replace(str(TOKENS), "[1, 8]") + "[crossovers]\nrefine = true\n")
+    database = folder / "toy.db"
+    listed = 2 * len(SHAPES) * (TRIALS + 1)
+    for count in (listed, listed + 3, listed + 12):
+        process = start(folder)
+        while len(rows(database)) <= count and process.poll() is None:
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    kept = rows(database)
+    assert start(folder).wait(120) == 0
+    finished = rows(database)
+    assert kept <= finished
+    assert len({row[1:3] for row in finished}) == len(finished)
+    with open_database(database) as opened:
+        found = trials(opened)
+    for shape in SHAPES:
+        mine = workloads([shape], range(1, 9))
+        searched = Counter(row.workload for row in found if row.state is TrialState.DONE and row.stage is Stage.SEARCH)
+        assert [searched[cell.digest] for cell in (mine[0], mine[7])] == [TRIALS + 1, TRIALS + 1]
+        between = [searched[cell.digest] for cell in mine[1:7] if cell.digest in searched]
+        # A baseline, and the winners of two cells, of two variants.
+        assert len(between) >= 2
+        assert all(1 + 2 * WINNERS <= count <= 1 + 4 * WINNERS for count in between)
+        finals = Counter((row.workload, row.config) for row in found if row.reason == "finalist")
+        assert max(finals.values()) == 1
 
 
 def test_ctrl_c_stops_after_the_current_measurement(folder: Path) -> None:

@@ -102,9 +102,9 @@ class Toy(Operator):
 
 
 @contextmanager
-def registered() -> Iterator[None]:
+def registered(toy: type[Toy] = Toy) -> Iterator[None]:
     """The toy is the only registered operator."""
-    point = mock.Mock(load=lambda: Toy)
+    point = mock.Mock(load=lambda: toy)
     with mock.patch.object(megatune_kernels.operator, "entry_points", return_value=[point]):
         megatune_kernels.operator.operators.cache_clear()
         try:

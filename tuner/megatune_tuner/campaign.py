@@ -28,6 +28,9 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
+from megatune_tuner.bisection import Finals
+from megatune_tuner.bisection import cells_between
+from megatune_tuner.bisection import winners
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
@@ -43,6 +46,7 @@ from megatune_tuner.measuring import wait_for_builds
 from megatune_tuner.progress import Progress
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.search import Search
+from megatune_tuner.search import largest_first
 from megatune_tuner.stopping import Stop
 from megatune_tuner.studies import write_studies
 
@@ -142,7 +146,8 @@ class _Coordinator:
         self._progress = progress
         self._stop = stop
         self._configs = configs
-        self._spaces = campaign.spaces(architecture(runner.target.hardware.arch))
+        self._arch = architecture(runner.target.hardware.arch)
+        self._spaces = campaign.spaces(self._arch)
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
         self._ledger = Ledger(database, campaign, runner.target, runner.provenance)
         self._database = database
@@ -150,32 +155,40 @@ class _Coordinator:
         if campaign.budget.total_seconds is not None:
             self._left_before_s = campaign.budget.total_seconds - self._ledger.row().wall_s
         self._catalogues: dict[Workload, Future[Catalogue]] = {}
+        self._winners: dict[Workload, list[Config]] = {}
+        """Of the cells between the listed ones, what they measure."""
         self._runs: dict[Workload, CellRun] = {}
         self._turns: deque[_Turn] = deque()
         self._measured = 0
         self._finals = 0
-        self._search = Search(list(self._spaces), self._open)
+        listed = list(self._spaces)
+        self._search = Search(largest_first(listed) if campaign.budget.total_seconds else listed, self._open)
         self._asking = True
+        self._cut_short = False
+        """Whether something that was asked for has not been measured."""
         # The runner has one caller, this thread, so that configs are asked for while it measures.
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="measuring")
+        # Enumerating a large space takes a quarter of a second: it is done while others are measured.
+        self._preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
 
     def run(self) -> Summary:
         trials = self._campaign.budget.trials
         self._progress.expect(trials * len(self._spaces) if trials is not None else None)
         self._ledger.begin()
         state = CampaignState.FAILED
-        # Enumerating a large space takes a quarter of a second: it is done while others are measured.
-        preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
         try:
-            self._catalogues = {workload: preparing.submit(self._catalogue, workload) for workload in self._spaces}
+            for workload in self._spaces:
+                self._catalogues[workload] = self._preparing.submit(self._catalogue, workload)
             self._take_turns()
             self._finish()
-            state = CampaignState.FINISHED if self._search.done and not self._stop.requested else CampaignState.STOPPED
+            done = self._search.done and (not self._campaign.crossovers.refine or self._refine())
+            whole = done and not self._cut_short and not self._stop.requested
+            state = CampaignState.FINISHED if whole else CampaignState.STOPPED
         except KeyboardInterrupt:
             state = CampaignState.STOPPED
             raise
         finally:
-            preparing.shutdown(wait=True, cancel_futures=True)
+            self._preparing.shutdown(wait=True, cancel_futures=True)
             # Whoever interrupts twice does not want to wait for the runner.
             self._measuring.shutdown(wait=False, cancel_futures=True)
             self._ledger.end(state, wall_s=self._elapsed_s(), measuring_s=self._meter.measuring_s)
@@ -238,6 +251,7 @@ class _Coordinator:
     def _take(self, turn: _Turn) -> None:
         for work in turn.work:
             if self._stop.requested or self._out_of_time():
+                self._cut_short = True
                 break
             self._measure(turn.run, work)
         self._ledger.spend(wall_s=self._elapsed_s(), measuring_s=self._meter.measuring_s)
@@ -260,6 +274,8 @@ class _Coordinator:
 
     def _end_cell(self, run: CellRun) -> None:
         """Take what baselines are missing, then the finalists."""
+        if self._stop.requested:
+            return
         for config in run.take_baselines():
             self._measure(run, self._baseline(run, config))
         if not run.needs_finals:
@@ -281,14 +297,55 @@ class _Coordinator:
         """The finals of cells that time ended, and those that an earlier process did not come to."""
         self._asking = False
         for run in self._runs.values():
-            if self._stop.requested:
-                return
             self._end_cell(run)
+
+    def _refine(self) -> bool:
+        """Measure between the cells that there are, in rounds, until every crossover is as narrow as the noise allows.
+
+        Which cells these are follows from finals alone: a campaign that was killed takes the same way again, over what
+        it has measured. False when time or a stop ended it.
+        """
+        finals: dict[Workload, Finals] = {}
+        while not self._stop.requested and not self._out_of_time(another=True):
+            for workload, run in self._runs.items():
+                if workload not in finals:
+                    finals[workload] = self._ledger.finals(workload, run.space)
+            between = cells_between(finals, self._prepare)
+            if not between:
+                return True
+            for workload, ends in between.items():
+                self._ledger.put_workload(workload)
+                near = [winners(finals[end], self._runs[end].cell.ranked()) for end in ends]
+                self._winners[workload] = [config for configs in near for config in configs]
+            self._search = Search(list(between), self._open)
+            self._asking = True
+            self._take_turns()
+            self._finish()
+        return False
+
+    def _prepare(self, workload: Workload) -> bool:
+        """Make ready to measure a workload beside the listed ones; False where it has no config that can be."""
+        if workload in self._catalogues:
+            return True
+        if self._configs is not None and not any(True for _ in self._configs(workload)):
+            return False
+        try:
+            self._spaces[workload] = self._campaign.space_at(workload, self._arch)
+            prepared = self._preparing.submit(self._catalogue, workload)
+            prepared.result()
+        except MegatuneError:
+            self._spaces.pop(workload, None)
+            return False
+        self._catalogues[workload] = prepared
+        return True
 
     def _open(self, workload: Workload) -> Cell:
         catalogue = self._catalogues.pop(workload).result()
-        run = CellRun(self._campaign, workload, self._spaces[workload], catalogue, self._ledger)
+        best = self._winners.get(workload)
+        run = CellRun(self._campaign, workload, self._spaces[workload], catalogue, self._ledger, best)
         self._runs[workload] = run
+        if best is not None and self._progress.total is not None and run.cell.trials is not None:
+            self._progress.expect(self._progress.total + run.cell.trials)
         self._progress.skip(run.cell.spent)
         return run.cell
 
@@ -302,11 +359,13 @@ class _Coordinator:
     def _elapsed_s(self) -> float:
         return time.monotonic() - self._started
 
-    def _out_of_time(self) -> bool:
-        """Whether what is left of the time is needed for the finalists."""
+    def _out_of_time(self, *, another: bool = False) -> bool:
+        """Whether what is left of the time is needed for the finalists, ``another`` cell's included."""
         if math.isinf(self._left_before_s):
             return False
-        finals = sum(run.most_finals for run in self._runs.values() if run.cell.known)
+        finals = sum(run.most_finals for run in self._runs.values() if run.needs_finals)
+        if another:
+            finals += max(run.most_finals for run in self._runs.values())
         a_measurement = self._elapsed_s() / max(1, self._measured)
         return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * a_measurement
 

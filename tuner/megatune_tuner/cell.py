@@ -35,7 +35,8 @@ def cell_seed(seed: int, workload: Workload, spent: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config to measure, and who proposed it: ``default``, ``incumbent``, ``neighbour`` or ``sampler``."""
+    """A config to measure, and who proposed it: ``default``, ``incumbent``, ``neighbour``, ``sampler`` or, where two
+    variants cross, ``crossover``."""
 
     config: Config
     reason: str
@@ -107,6 +108,13 @@ class Cell:
     def forget(self, reason: str) -> None:
         """Drop what was enqueued for that reason and not proposed yet."""
         self._queue = deque((index, why) for index, why in self._queue if why != reason)
+
+    def limit(self, configs: Sequence[Config], reason: str) -> None:
+        """Propose nothing but these from now on, those of them that are neither proposed nor known."""
+        self._queue.clear()
+        for config in configs:
+            self.enqueue(config, reason)
+        self.trials = self.spent + len(self._queue)
 
     def ask(self) -> Proposal | None:
         """The next config to measure; None when there is nothing left to propose."""

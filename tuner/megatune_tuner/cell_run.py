@@ -14,6 +14,7 @@ from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
 from megatune_tuner.cell import cell_seed
 from megatune_tuner.ledger import BASELINE
+from megatune_tuner.ledger import CROSSOVER
 from megatune_tuner.ledger import FINALIST
 from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
@@ -35,10 +36,18 @@ class CellRun:
 
     What any campaign measured of this workload on this target is told to the search and costs no trial; what this
     campaign measured counts as its trials.
+
+    :param winners: the only configs to measure; None: search.
     """
 
     def __init__(
-        self, campaign: Campaign, workload: Workload, space: Space, catalogue: Catalogue, ledger: Ledger
+        self,
+        campaign: Campaign,
+        workload: Workload,
+        space: Space,
+        catalogue: Catalogue,
+        ledger: Ledger,
+        winners: Sequence[Config] | None = None,
     ) -> None:
         self.workload = workload
         self.space = space
@@ -70,6 +79,8 @@ class CellRun:
         self.incumbents = [config for config in best if config.digest not in own and not space.violations(config)]
         for config in self.incumbents:
             self.cell.enqueue(config, INCUMBENT)
+        if winners is not None:
+            self.cell.limit(winners, CROSSOVER)
         named = [Config.of(name, {}) for name in operator(workload.operator).baselines]
         self.baselines = {config: known[config.digest].median_us for config in named if config.digest in known}
         self._baselines_left = [config for config in named if config not in self.baselines]
@@ -92,7 +103,7 @@ class CellRun:
     @property
     def needs_finals(self) -> bool:
         """Whether anything was measured since the finalists were, and there is something to compare."""
-        return self.finalists > 0 and self._finals_at < self.last_number and bool(self.cell.ranked())
+        return self.finalists > 0 and self._finals_at < self.last_number and self.cell.best_us is not None
 
     @property
     def most_finals(self) -> int:

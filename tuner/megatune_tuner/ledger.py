@@ -26,6 +26,7 @@ from megatune_db.queries import OutcomeRow
 from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign
 from megatune_db.queries import campaigns
+from megatune_db.queries import final_sessions
 from megatune_db.queries import known_measurements
 from megatune_db.queries import outcomes
 from megatune_db.queries import trials
@@ -43,9 +44,11 @@ from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.space import Space
 from megatune_kernels.target import Target
+from megatune_tuner.bisection import Finals
 from megatune_tuner.campaign_file import Campaign
 
 BASELINE = "baseline"
+CROSSOVER = "crossover"
 FINALIST = "finalist"
 INCUMBENT = "incumbent"
 KNOWN = "known"
@@ -70,7 +73,7 @@ class Ledger:
                 toolchain=asdict(target.toolchain),
             )
             for workload in declared.workloads():
-                store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+                _put_workload(session, workload)
             self._id = store.put_campaign(
                 session,
                 name=declared.name,
@@ -87,6 +90,11 @@ class Ledger:
             found = campaign(session, self._declared.name)
         assert found is not None
         return found
+
+    def put_workload(self, workload: Workload) -> None:
+        """A workload beside those that the campaign lists."""
+        with self._database.session() as session:
+            _put_workload(session, workload)
 
     def begin(self) -> None:
         """The campaign runs from now on; what an earlier process asked for and never measured is stale.
@@ -225,6 +233,28 @@ class Ledger:
         with self._database.session() as session:
             return session.execute(query.limit(1)).first() is not None
 
+    def finals(self, workload: Workload, space: Space) -> Finals:
+        """The finalists of the workload that worked: of the latest session that compared most variants of the space.
+
+        Others can have campaigns here that search less.
+        """
+        with self._database.session() as session:
+            sessions = final_sessions(
+                session,
+                workload=workload.digest,
+                target=self._target.digest,
+                regime=self._regime,
+                provenance=self._provenance,
+            )
+        baselines = operator(workload.operator).baselines
+        found: dict[Config, tuple[float, ...]] = {}
+        for rows in sessions:
+            named = {Config.of(row.variant, row.params): row.measurement.samples_us for row in rows}
+            mine = {c: us for c, us in named.items() if c.variant in baselines or not space.violations(c)}
+            if len({config.variant for config in mine}) > len({config.variant for config in found}):
+                found = mine
+        return found
+
     def outcomes(self, baselines: Sequence[str]) -> list[OutcomeRow]:
         """The best config of each workload against its fastest baseline."""
         with self._database.session() as session:
@@ -282,6 +312,10 @@ class Ledger:
             dsl=self._target.toolchain.dsl,
         )
         self._artifacts.add(artifact.key)
+
+
+def _put_workload(session: Session, workload: Workload) -> None:
+    store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
 
 
 def _now() -> datetime:

@@ -70,6 +70,18 @@ def _octaves(one: Workload, other: Workload) -> float:
     return math.hypot(*(math.log2(ratio) for ratio in ratios))
 
 
+def largest_first(workloads: Sequence[Workload]) -> list[Workload]:
+    """The same workloads, those with the most tokens of each shape before all others.
+
+    Whatever grows with the tokens, such as a workspace, is largest there: where time can end a campaign early, that
+    has to be seen before the ones in between, which neighbours can speak for.
+    """
+    largest: dict[Workload, Workload] = {}
+    for workload in workloads:
+        largest[workload.at(0)] = max(largest.get(workload.at(0), workload), workload, key=_tokens)
+    return list(dict.fromkeys([*largest.values(), *workloads]))
+
+
 class Search:
     """Whose turn it is, over the cells of a campaign.
 
