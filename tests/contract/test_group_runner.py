@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
+from megatune_db.records import CampaignState
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.records import Status
+from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_tuner.campaign import run_campaign
+from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.compiling import Built
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.runners.group import EmulatedRunner
@@ -196,6 +205,67 @@ def test_stress_says_how_many_launches_it_took(shared: GroupRunner) -> None:
     outcome = shared.stress(request("good"), 20)
     assert (outcome.status, outcome.launches) == (Status.OK, fake_ranks.LAUNCHES)
     assert shared.stress(request("late"), 20).status is Status.WRONG_RESULT
+
+
+class Builder:
+    """Artifacts without code."""
+
+    processes = 1
+
+    def submit(self, operator: Operator, workload: Workload, config: Config) -> Future[Built]:
+        future: Future[Built] = Future()
+        future.set_result(Built(Artifact(config.digest, "sm_90a", "e", b"", 0, 0), Status.OK, "", 0.1))
+        return future
+
+
+@pytest.mark.parametrize("kind", ["group"], indirect=True)
+def test_a_campaign_goes_on_whatever_ranks_do(shared: GroupRunner, tmp_path: Path) -> None:
+    text = f"""
+name = "faults"
+tokens = [1]
+variants = ["good", "wrong", "crash", "hang"]
+[[shapes]]
+operator = "faulty_sum"
+n = 4096
+world = {WORLD}
+[budget]
+trials = 8
+[runner]
+kind = "group"
+"""
+    with open_database(tmp_path / "db.sqlite") as database:
+        summary = run_campaign(parse_campaign(text), shared, database, builder=Builder())
+    # Each variant has two configs; beside them the baseline, and the finals of the good ones and the baseline.
+    assert summary.statuses == {Status.OK: 6, Status.WRONG_RESULT: 2, Status.CRASH: 2, Status.HANG: 2}
+    assert (summary.state, summary.measured, summary.finals) == (CampaignState.FINISHED, 9, 3)
+
+
+COORDINATOR = """
+import sys
+from megatune_tuner.runners.group import GroupRunner
+from tests.contract.test_group_runner import FAKE, WORLD, request
+runner = GroupRunner(WORLD, rank_class=FAKE)
+print(*runner.processes, flush=True)
+runner.measure(request(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("variant", ["stall", "hang"])
+def test_an_interrupted_coordinator_leaves_no_process(variant: str, how: signal.Signals) -> None:
+    command = [sys.executable, "-c", COORDINATOR, variant]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as coordinator:
+        assert coordinator.stdout is not None
+        ranks = [int(pid) for pid in coordinator.stdout.readline().split()]
+        assert len(ranks) == WORLD
+        time.sleep(0.5)
+        assert all(map(is_running, ranks))
+        coordinator.send_signal(how)
+        coordinator.wait(20)
+    until = time.monotonic() + 10
+    while any(map(is_running, ranks)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(map(is_running, ranks))
 
 
 @pytest.fixture

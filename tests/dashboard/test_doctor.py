@@ -90,6 +90,28 @@ def test_a_machine_with_two_gpus(machine: Machine) -> None:
     ]
 
 
+def test_gpus_that_reach_one_another_can_be_measured_together(machine: Machine) -> None:
+    linked = [{**H200, "nvlinks": 18, "peers": [1 - index]} for index in (0, 1)]
+    machine(linked, None)
+    report = examine()
+    assert state(report, "group") is State.OK
+    assert detail(report, "group") == "2 GPUs reach one another's memory, 18 NVLinks each"
+    assert json.loads(json.dumps(report.to_dict()))["gpus"][0]["peers"] == [1]
+
+    machine(linked[:1], None)
+    assert not [finding for finding in examine().findings if finding.subject == "group"]
+
+
+def test_gpus_that_do_not_reach_one_another_are_named(machine: Machine) -> None:
+    machine([{**H200, "nvlinks": 0, "peers": peers} for peers in ([1], [], [0, 1])], None)
+    report = examine()
+    assert state(report, "group") is State.BROKEN
+    assert detail(report, "group") == ("GPU 0 cannot reach the memory of GPU 2 (and 2 more pairs), 0 NVLinks each")
+
+    machine(None, "0, NVIDIA H200, 9.0, 143771, 580.95.05\n1, NVIDIA H200, 9.0, 143771, 580.95.05")
+    assert state(examine(), "group") is State.MISSING
+
+
 def test_one_gpu_that_works_is_enough(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine([{**H200, "memory_bytes": None}, H200], None)
     monkeypatch.setattr(doctor, "_version", lambda distribution: "1.0")

@@ -1,6 +1,6 @@
 """Ranks that need no GPU: real processes, the real steps that ranks take together, and faults where a config says so.
 
-A config's variant is what goes wrong, its parameter ``rank`` at whom; a rank of another number does well.
+A config's variant is what goes wrong, its parameter ``rank`` at whom, by default at rank 1; the others do well.
 """
 
 from __future__ import annotations
@@ -117,12 +117,9 @@ class FakeRank:
                 os.kill(os.getpid(), signal.SIGKILL)
             case "illegal":
                 self.gone = True
-            case "abandoned":
-                # Of a rank that waits for another on the GPU when that one fails.
-                self.busy = True
         if loaded.job.config.variant == "abandon":
-            self.busy = self.number != loaded.job.config.params["rank"]
-            self.gone = not self.busy
+            self.gone = self._fault(loaded.job) is not None
+            self.busy = not self.gone
 
     def check(self, loaded: Loaded) -> int:
         assert not loaded.poisoned
@@ -166,4 +163,4 @@ class FakeRank:
         """Nothing is held."""
 
     def _fault(self, job: Job) -> str | None:
-        return job.config.variant if job.config.params.get("rank") == self.number else None
+        return job.config.variant if job.config.params.get("rank", 1) == self.number else None

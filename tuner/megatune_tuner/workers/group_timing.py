@@ -164,8 +164,8 @@ class GpuRank:
         def enqueue(stream: Any, copy: int, operands: int) -> None:
             tuned.baseline(job.config.variant, job.workload, buffers, operands)
 
-        for copy in range(buffers.copies):
-            enqueue(self._stream, copy, copy)
+        # As libraries make what they need when first called, which a graph must not hold.
+        enqueue(self._stream, 0, 0)
         self._stream.sync()
         self._prepare(loaded, enqueue)
 
