@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from campaigns import replay
 from campaigns import trials
 from toy import TARGET
 from toy import Toy
+from toy import samples_us
 from toy_recordings import BASELINE
 from toy_recordings import record_toy
 from toy_recordings import workloads
@@ -163,6 +165,23 @@ def test_targets_regimes_and_provenances_are_kept_apart(database: Database) -> N
     assert warm.measured == 3 * 13
     emulated = run_campaign(campaign(name="emulated"), ToyRunner(provenance=Provenance.EMULATED), database)
     assert emulated.measured == 3 * 13
+
+
+def test_changed_kernels_are_measured_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, kept = campaign(tokens=[4]), ToyRunner(needs_artifacts=True)
+    first = run_campaign(asked, kept, database, builder=ToyBuilder())
+    assert run_campaign(asked, kept, database, builder=ToyBuilder()).measured == 0
+    for where in ("measuring", "ledger"):
+        monkeypatch.setattr(f"megatune_tuner.{where}.source_digest", lambda _: "changed")
+    runner = ToyRunner(needs_artifacts=True)
+    again = run_campaign(asked, runner, database, builder=ToyBuilder())
+    # The baseline has not changed; what was the best is tried again, and compared again.
+    assert again.measured == 12 == first.measured - 1
+    assert again.state is CampaignState.FINISHED
+    assert len(runner.finals) == 1
+    best = min(kept.requests[1:], key=lambda request: median(samples_us(request.workload, request.config)))
+    assert best.config in {request.config for request in runner.requests}
+    assert run_campaign(asked, runner, database, builder=ToyBuilder()).measured == 0
 
 
 def test_the_incumbent_of_another_target_is_tried_and_a_finalist(database: Database) -> None:

@@ -149,7 +149,7 @@ class _Coordinator:
         self._arch = architecture(runner.target.hardware.arch)
         self._spaces = campaign.spaces(self._arch)
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
-        self._ledger = Ledger(database, campaign, runner.target, runner.provenance)
+        self._ledger = Ledger(database, campaign, runner.target, runner.provenance, compiled=runner.needs_artifacts)
         self._database = database
         self._left_before_s = math.inf
         if campaign.budget.total_seconds is not None:

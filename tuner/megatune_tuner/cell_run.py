@@ -54,8 +54,11 @@ class CellRun:
         self.finalists = campaign.budget.finalists
         history = ledger.trials(workload)
         known = ledger.known(workload)
+        # What is not known any more was measured of other kernels, or on another target.
         mine = [
-            row for row in history if row.state is TrialState.DONE and row.reason not in (BASELINE, FINALIST, KNOWN)
+            row
+            for row in history
+            if row.state is TrialState.DONE and row.reason not in (BASELINE, FINALIST, KNOWN) and row.config in known
         ]
         self.last_number = max((row.number for row in history), default=0)
         self._finals_at = max((row.number for row in history if row.reason == FINALIST), default=-1)
@@ -67,8 +70,8 @@ class CellRun:
             seed=cell_seed(campaign.sampler.seed, workload, len(mine)),
             patience=campaign.budget.patience,
         )
-        self.cell.spent = len(mine)
-        order = dict.fromkeys([row.config for row in mine if row.config in known]) | dict.fromkeys(known)
+        self.cell.spent = len({row.config for row in mine})
+        order = dict.fromkeys(row.config for row in mine) | dict.fromkeys(known)
         for known_digest in order:
             index = catalogue.by_digest.get(known_digest)
             if index is not None:

@@ -22,6 +22,7 @@ from megatune_db.models import Measurement as MeasurementRow
 from megatune_db.models import Target as TargetRow
 from megatune_db.models import Workload as WorkloadRow
 from megatune_db.queries import CampaignRow
+from megatune_db.queries import FinalRow
 from megatune_db.queries import OutcomeRow
 from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign
@@ -34,9 +35,9 @@ from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
-from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.session import Database
+from megatune_kernels.artifact import source_digest
 from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
@@ -55,10 +56,17 @@ KNOWN = "known"
 
 
 class Ledger:
-    """One campaign in one database, measured on one target in one regime."""
+    """One campaign in one database, measured on one target in one regime.
 
-    def __init__(self, database: Database, declared: Campaign, target: Target, provenance: Provenance) -> None:
+    :param compiled: whether measurements are of kernels as their source is now. What was measured of another revision
+        is then not known: it is measured again.
+    """
+
+    def __init__(
+        self, database: Database, declared: Campaign, target: Target, provenance: Provenance, *, compiled: bool = False
+    ) -> None:
         self._database = database
+        self._compiled = compiled
         self._declared = declared
         self._target = target
         self._provenance = provenance
@@ -153,6 +161,7 @@ class Ledger:
                 target=self._target.digest,
                 regime=self._regime,
                 provenance=self._provenance,
+                revision=self._revision(workload),
             )
 
     def incumbents(self, workload: Workload) -> list[Config]:
@@ -218,37 +227,16 @@ class Ledger:
 
     def has_finals(self, workload: Workload) -> bool:
         """Whether finalists of the workload were measured here."""
-        query = (
-            select(MeasurementRow.id)
-            .join(WorkloadRow, WorkloadRow.id == MeasurementRow.workload_id)
-            .join(TargetRow, TargetRow.id == MeasurementRow.target_id)
-            .where(
-                WorkloadRow.digest == workload.digest,
-                TargetRow.digest == self._target.digest,
-                MeasurementRow.regime == str(self._regime),
-                MeasurementRow.provenance == self._provenance,
-                MeasurementRow.stage == Stage.FINAL,
-            )
-        )
-        with self._database.session() as session:
-            return session.execute(query.limit(1)).first() is not None
+        return bool(self._final_sessions(workload))
 
     def finals(self, workload: Workload, space: Space) -> Finals:
         """The finalists of the workload that worked: of the latest session that compared most variants of the space.
 
         Others can have campaigns here that search less.
         """
-        with self._database.session() as session:
-            sessions = final_sessions(
-                session,
-                workload=workload.digest,
-                target=self._target.digest,
-                regime=self._regime,
-                provenance=self._provenance,
-            )
         baselines = operator(workload.operator).baselines
         found: dict[Config, tuple[float, ...]] = {}
-        for rows in sessions:
+        for rows in self._final_sessions(workload):
             named = {Config.of(row.variant, row.params): row.measurement.samples_us for row in rows}
             mine = {c: us for c, us in named.items() if c.variant in baselines or not space.violations(c)}
             if len({config.variant for config in mine}) > len({config.variant for config in found}):
@@ -259,6 +247,29 @@ class Ledger:
         """The best config of each workload against its fastest baseline."""
         with self._database.session() as session:
             return outcomes(session, self._id, baselines)
+
+    def _final_sessions(self, workload: Workload) -> list[list[FinalRow]]:
+        with self._database.session() as session:
+            sessions = final_sessions(
+                session,
+                workload=workload.digest,
+                target=self._target.digest,
+                regime=self._regime,
+                provenance=self._provenance,
+            )
+        revision = self._revision(workload)
+        if revision is None:
+            return sessions
+        # Baselines are of no revision.
+        return [
+            rows
+            for rows in sessions
+            if {row.measurement.revision for row in rows if row.measurement.artifact} == {revision}
+        ]
+
+    def _revision(self, workload: Workload) -> str | None:
+        """Of the kernels; None where every revision counts."""
+        return source_digest(type(operator(workload.operator))) if self._compiled else None
 
     def _add_trial(
         self,
