@@ -96,22 +96,28 @@ def meet(points: Sequence[Compared]) -> Meeting:
 
 
 def _estimate(points: Sequence[Compared]) -> float | None:
-    """Where a straight line through the logarithms of the ratios passes 1, narrow ratios counting for more.
+    """Where a straight line through the differences passes 0, certain ones counting for more; for two places, where
+    the line between them does.
 
-    For two places that is what lies on the line between them. Latencies are nearly straight over tokens, and not over
-    their logarithm.
+    Latencies are nearly straight over tokens, and so is their difference. It is taken from the ratio, which is known
+    better than either; where nothing but the ratio is known, its logarithm stands for it.
     """
     ratios = [point.ratio for point in points if point.ratio is not None]
     if len(ratios) < len(points):
         return None
     places = np.array([point.at for point in points], dtype=np.float64)
-    logs = np.log([ratio.median for ratio in ratios])
-    widths = np.log([ratio.high / ratio.low for ratio in ratios])
+    medians = np.array([ratio.median for ratio in ratios])
+    widths = np.maximum(np.log([ratio.high / ratio.low for ratio in ratios]), 1e-4)
+    firsts = np.array([point.first_us.median for point in points if point.first_us is not None])
+    if len(firsts) == len(points):
+        differences, widths = (medians - 1) * firsts, widths * firsts
+    else:
+        differences = np.log(medians)
     # Scaled, because a place can be a number of bytes, whose square would leave nothing of the slope.
-    slope, level = np.polyfit(places / places[-1], logs, 1, w=1 / np.maximum(widths, 1e-4))
+    slope, level = np.polyfit(places / places[-1], differences, 1, w=1 / widths)
     if slope == 0:
         return None
-    # The ends have different sides, so a line that does not pass 1 between them fits nothing.
+    # The ends have different sides, so a line that does not pass 0 between them fits nothing.
     found = float(-level / slope * places[-1])
     return round(found, 2) if places[0] <= found <= places[-1] else None
 

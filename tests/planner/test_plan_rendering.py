@@ -31,7 +31,7 @@ def test_a_plan_is_plain_text_where_there_is_no_terminal(plan: Plan) -> None:
     for part in (plan.digest, "projection k=7168,n=1536", "23.4-31.3 %", "6.88-7.72", "65+"):
         assert part in text
     assert "crossover mma" not in text
-    assert "crossover simt to mma between 4 and 8 tokens, near 7.49; not measured: 5-7\n" in text
+    assert "crossover simt to mma between 4 and 8 tokens, near 7.46; not measured: 5-7\n" in text
     assert "stock (cublas)" in text
 
 
