@@ -96,12 +96,16 @@ class GpuDevice:
     def throttled(self) -> bool:
         return bool(nvml.device_get_current_clocks_event_reasons(self._handle) & THROTTLE_REASONS)
 
+    def running(self) -> list[int]:
+        """Ids of all processes that compute on this GPU; in a container they may be those of the host."""
+        return [int(entry.pid) for entry in nvml.device_get_compute_running_processes_v3(self._handle)]
+
     def others(self) -> list[int]:
         """Ids of other processes that compute on this GPU.
 
         In a container NVML gives the ids of the host, so one process, whatever its id, is taken for this one.
         """
-        running = [int(entry.pid) for entry in nvml.device_get_compute_running_processes_v3(self._handle)]
+        running = self.running()
         if os.getpid() in running:
             running.remove(os.getpid())
         else:

@@ -90,7 +90,7 @@ class GpuRank:
         self._first_gpu = first_gpu
         self._store = store
         self._device = _device(first_gpu if shared else first_gpu + number)
-        self._group: set[int] = set()
+        self._known: set[int] = set()
         if number == 0 or not shared:
             self._wait_for_others()
         self._stream = self._device.device.create_stream()
@@ -119,8 +119,8 @@ class GpuRank:
             self._links = min(self._device.links_to(bus) for bus in buses)
 
     def target(self) -> Target:
-        # Processes that reach this GPU's memory may be listed as computing on it.
-        self._group = set(self._device.others())
+        # All ranks have reached each other's memory, for which they may be listed as computing on this GPU.
+        self._known = set(self._device.running())
         target = self._device.target()
         links = "emulated" if self._shared else f"nvlink-{self._links}" if self._links else "pcie"
         return replace(target, hardware=replace(target.hardware, links=links, world=self._world))
@@ -191,7 +191,7 @@ class GpuRank:
         self._turn()
         wrong = loaded.buffers.check()
         if wrong:
-            raise WrongResult(wrong)
+            raise WrongResult(wrong.removeprefix(f"rank {self._number}: "))
         # Libraries add in an order of each rank's own.
         return loaded.buffers.fingerprint() if loaded.job.artifact is not None else 0
 
@@ -217,7 +217,7 @@ class GpuRank:
         return self._device.throttled(), self._device.sm_clock_mhz()
 
     def others(self) -> list[int]:
-        return [pid for pid in self._device.others() if pid not in self._group]
+        return [pid for pid in self._device.running() if pid not in self._known]
 
     def drop(self) -> None:
         self._held = None
