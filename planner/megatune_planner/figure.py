@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.plan import Crossover
 from megatune_planner.plan import Curve
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
@@ -21,20 +22,26 @@ COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626")
 INK = "#111827"
 FAINT = "#e5e7eb"
 PLAN_LABEL = "the plan"
+DASHES: tuple[tuple[float, ...], ...] = ((5, 2), (1, 1.5), (6, 2, 1, 2))
+"""Of baselines, in their order: points on, points off."""
 HEADROOM = 1.4
 """Of the axis over the slowest baseline: a variant far above it has lost, and would squash the rest."""
+LEGEND_COLUMNS = 4
+"""Of one row."""
+LOGARITHMIC = 8
+"""Latencies further apart than this factor need a logarithmic axis: on a straight one the fast ones are one line."""
 
 
-def latency_figure(plan: Plan, operator: str, shape: str, path: Path) -> None:
-    """Draw the curves of one shape with their intervals over its bands, and write it in the format of the suffix.
+def latency_figure(plan: Plan, operator: str, shape: str, path: Path, *, world: int | None = None) -> None:
+    """Draw the curves of one shape with their intervals, over its bands and its variants' crossovers, and write it in
+    the format of the suffix.
 
     :param shape: as in the plan, e.g. ``k=7168,n=6288``.
-    :raises MegatuneError: when the plan has no such shape, the format is unknown, or matplotlib is not installed.
+    :param world: ranks; needed where the plan has the shape for several.
+    :raises MegatuneError: when the plan has no such shape or several, the format is unknown, or matplotlib is not
+        installed.
     """
-    found = [part for part in plan.operator(operator).shapes if part.shape == shape]
-    if not found:
-        known = "; ".join(part.shape for part in plan.operator(operator).shapes)
-        raise MegatuneError(f"the plan has no shape {shape!r} of {operator}; it has {known}")
+    chosen = _shape(plan, operator, shape, world)
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -49,7 +56,7 @@ def latency_figure(plan: Plan, operator: str, shape: str, path: Path) -> None:
             allowed = ", ".join(sorted(canvas.get_supported_filetypes()))
             raise MegatuneError(f"cannot draw {path.name}: the suffix must be one of {allowed}")
         axes = figure.add_subplot()
-        _draw(axes, plan, operator, found[0])
+        _draw(axes, plan, operator, chosen)
         handles, labels = axes.get_legend_handles_labels()
         # Lines come before error bars, and the plan's circles are lines: last is where they belong.
         order = sorted(range(len(labels)), key=lambda index: labels[index] == PLAN_LABEL)
@@ -57,7 +64,7 @@ def latency_figure(plan: Plan, operator: str, shape: str, path: Path) -> None:
             [handles[i] for i in order],
             [labels[i] for i in order],
             loc="outside lower center",
-            ncols=len(order),
+            ncols=len(order) if len(order) <= LEGEND_COLUMNS else -(-len(order) // 2),
             frameon=False,
             labelcolor=INK,
         )
@@ -65,20 +72,37 @@ def latency_figure(plan: Plan, operator: str, shape: str, path: Path) -> None:
         figure.savefig(path, dpi=160, metadata=metadata)
 
 
+def _shape(plan: Plan, operator: str, shape: str, world: int | None) -> ShapePlan:
+    shapes = plan.operator(operator).shapes
+    found = [part for part in shapes if part.shape == shape and world in (None, part.world)]
+    if len(found) == 1:
+        return found[0]
+    known = "; ".join(f"{part.shape} world {part.world} {part.dtype}" for part in shapes)
+    if found:
+        raise MegatuneError(f"the plan has the shape {shape!r} of {operator} several times, say which world: {known}")
+    at = "" if world is None else f" at world {world}"
+    raise MegatuneError(f"the plan has no shape {shape!r} of {operator}{at}; it has {known}")
+
+
 def _draw(axes: Axes, plan: Plan, operator: str, shape: ShapePlan) -> None:
     variants = [curve for curve in shape.curves if curve.kind == "variant"]
     colours = {curve.name: COLOURS[index % len(COLOURS)] for index, curve in enumerate(variants)}
     _style(axes, shape)
     _shade(axes, shape, colours)
-    for curve in shape.curves:
-        if curve.kind == "baseline":
-            _line(axes, curve, color=BASELINE_COLOUR, linestyle=(0, (5, 2)), label=f"{curve.name} (baseline)")
+    for crossover in shape.crossovers:
+        if {crossover.below, crossover.above} <= set(colours):
+            _crossover(axes, crossover)
+    baselines = [curve for curve in shape.curves if curve.kind == "baseline"]
+    for number, curve in enumerate(baselines):
+        dashes = (0, DASHES[number % len(DASHES)])
+        _line(axes, curve, color=BASELINE_COLOUR, linestyle=dashes, label=f"{curve.name} (baseline)")
     for curve in variants:
         _line(axes, curve, color=colours[curve.name], label=f"{curve.name}, best config")
     chosen = [(point.tokens, point.latency.median_us) for band in shape.bands for point in band.points]
     axes.plot(*zip(*chosen, strict=True), "o", mfc="none", mec=INK, mew=1.3, ms=9, ls="", label=PLAN_LABEL, zorder=5)
     hardware = plan.content.target.hardware
-    axes.set_title(f"{operator} {shape.shape} {shape.dtype}", loc="left", fontweight="bold", color=INK, pad=22)
+    ranks = f" world {shape.world}" if shape.world > 1 else ""
+    axes.set_title(f"{operator} {shape.shape} {shape.dtype}{ranks}", loc="left", fontweight="bold", color=INK, pad=22)
     axes.text(
         0,
         1.035,
@@ -98,7 +122,13 @@ def _style(axes: Axes, shape: ShapePlan) -> None:
     axes.set_xticks([t for t in shape.measured_tokens if t not in ticks], minor=True)
     axes.xaxis.set_minor_formatter("")
     slowest = max(point.latency.high_us for c in shape.curves if c.kind == "baseline" for point in c.points)
-    axes.set_ylim(0, HEADROOM * slowest)
+    fastest = min(point.latency.low_us for c in shape.curves if c.kind != "exporter" for point in c.points)
+    if slowest > LOGARITHMIC * fastest:
+        axes.set_yscale("log", base=2)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.set_ylim(fastest / HEADROOM, HEADROOM * slowest)
+    else:
+        axes.set_ylim(0, HEADROOM * slowest)
     axes.set_xlabel("tokens", color=INK)
     axes.set_ylabel("µs a launch", color=INK)
     axes.grid(axis="y", color=FAINT, linewidth=0.8)
@@ -132,6 +162,32 @@ def _shade(axes: Axes, shape: ShapePlan, colours: Mapping[str, str]) -> None:
                 color=colour,
                 fontsize=9,
             )
+
+
+def _crossover(axes: Axes, crossover: Crossover) -> None:
+    """Its interval hatched, with the estimate as a line; nothing where the two never change sides."""
+    if crossover.kind == "never":
+        return
+    start, end = crossover.tokens_lo, crossover.tokens_hi
+    axes.axvspan(start, end, facecolor="none", edgecolor=INK, hatch="////", alpha=0.25, linewidth=0, zorder=2)
+    text = f"{crossover.kind} {start}-{end}"
+    if crossover.estimate_tokens is not None:
+        axes.axvline(crossover.estimate_tokens, color=INK, linewidth=1, linestyle=":", zorder=2)
+        text = f"crossover near {crossover.estimate_tokens:g} ({start}-{end})"
+    if crossover.traffic is not None:
+        text += f"\n{crossover.traffic.bytes_lo / 2**20:.3g}-{crossover.traffic.bytes_hi / 2**20:.3g} MiB one-shot"
+    axes.text(
+        (start * end) ** 0.5,
+        0.97,
+        text,
+        transform=axes.get_xaxis_transform(),
+        ha="center",
+        va="top",
+        color=INK,
+        fontsize=8,
+        bbox={"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5},
+        zorder=6,
+    )
 
 
 def _line(axes: Axes, curve: Curve, **style: Any) -> None:

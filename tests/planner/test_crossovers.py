@@ -32,6 +32,7 @@ from megatune_kernels.target import Target
 from megatune_kernels.target import architecture
 from megatune_planner.crossovers import one_shot_bytes
 from megatune_planner.crossovers import refinement
+from megatune_planner.figure import latency_figure
 from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
@@ -356,3 +357,24 @@ def test_a_crossover_that_contradicts_itself_cannot_be_written(
     found = of(only_shape(planned(session)), "full_fanout", "two_stage")
     with pytest.raises(ValidationError, match=says):
         Crossover.model_validate(found.model_dump() | change)
+
+
+@pytest.mark.parametrize("curve", ["crosses", "contested", "never"])
+def test_a_figure_shows_the_crossover_of_one_world(session: Session, tmp_path: Path, curve: str) -> None:
+    two_stage: dict[str, Curve] = {
+        "crosses": lambda t: 3.45 + 0.025 * t,
+        "contested": lambda t: (0.8 if t in (16, 256, 512) else 1.2) * (2 + 0.04 * t),
+        "never": lambda t: 3 + 0.05 * t,
+    }
+    for world in (2, 4):
+        curves = {default("full_fanout", world=world): lambda t: 2 + 0.04 * t}
+        curves[default("two_stage", world=world)] = two_stage[curve]
+        fill(session, cells(curves | baselines(), world=world), GROUP)
+    plan = planned(session)
+    latency_figure(plan, "reduction", "width=7168", tmp_path / "a.svg", world=2)
+    text = (tmp_path / "a.svg").read_text()
+    assert ("<pattern" in text) == (curve != "never")
+    with pytest.raises(MegatuneError, match=r"several times, say which world: width=7168 world 2 bf16; .* world 4"):
+        latency_figure(plan, "reduction", "width=7168", tmp_path / "b.svg")
+    with pytest.raises(MegatuneError, match="no shape 'width=7168' of reduction at world 8"):
+        latency_figure(plan, "reduction", "width=7168", tmp_path / "b.svg", world=8)
