@@ -23,6 +23,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from megatune_kernels.audit import audit
+from megatune_kernels.audit import rules_digest
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
@@ -87,39 +89,45 @@ def artifact_key(operator: Operator, workload: Workload, config: Config, arch: A
     :raises MegatuneError: when one of the parts cannot be fingerprinted.
     """
     try:
-        return digest(
-            {
-                "operator": operator.name,
-                "source": source_digest(type(operator)),
-                "specialization": operator.specialization(workload, config),
-                "arch": arch.name,
-                "compiler": compiler(),
-            }
-        )
+        parts: dict[str, Any] = {
+            "operator": operator.name,
+            "source": source_digest(type(operator)),
+            "specialization": operator.specialization(workload, config),
+            "arch": arch.name,
+            "compiler": compiler(),
+        }
+        if operator.launch(workload, config).resident:
+            # What is in the store has passed these rules.
+            parts["audit"] = rules_digest()
+        return digest(parts)
     except (TypeError, ValueError) as error:
         raise MegatuneError(f"{operator.name} gives a specialization that is not canonical: {error}") from error
 
 
-def from_compiled(compiled: Any, key: str, arch: Architecture) -> Artifact:
+def from_compiled(compiled: Any, key: str, arch: Architecture, *, polls: bool = False) -> Artifact:
     """The artifact of what ``compile_for`` returned.
 
+    :param polls: whether its blocks wait for what others write: its ``Launch`` is ``resident``.
     :raises MegatuneError: when it does not hold exactly one kernel.
+    :raises FailedAudit: when it polls and may hang.
     """
     entries = list(compiled.kernel_info)
     cubin = compiled.artifacts.CUBIN if compiled.artifacts is not None else None
     if len(entries) != 1 or not cubin:
         raise MegatuneError(f"expected one kernel with a cubin from the DSL, got {len(entries)}")
+    if polls:
+        audit(compiled.artifacts.PTX, cubin)
     registers, local_bytes = resources(cubin)
     return Artifact(key, arch.name, entries[0], cubin, registers, local_bytes)
 
 
 def compile_for(arch: Architecture, function: Any, *arguments: Any) -> Any:
-    """``cute.compile`` for an architecture, with the cubin kept in the result. Needs no GPU."""
+    """``cute.compile`` for an architecture, with PTX and cubin kept in the result. Needs no GPU."""
     from cutlass import cute
 
-    # The DSL also writes the cubin to a folder; the result holds it, so the folder goes.
+    # The DSL also writes both to a folder; the result holds them, so the folder goes.
     with tempfile.TemporaryDirectory(prefix="megatune-compile-") as folder:
-        options = f"--keep-cubin --gpu-arch={arch.name} --dump-dir={folder}"
+        options = f"--keep-ptx --keep-cubin --gpu-arch={arch.name} --dump-dir={folder}"
         return cute.compile(function, *arguments, options=options)
 
 

@@ -141,7 +141,7 @@ class CompilePool:
     def _compile(self, child: Child, operator: Operator, workload: Workload, config: Config) -> Built:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                artifact, reason, seconds = child.call((operator, workload, config), self._limit_s)
+                return Built(*child.call((operator, workload, config), self._limit_s))
             except ChildLostError as lost:
                 if child.is_ended:
                     raise MegatuneError("the pool of compilers is closed") from lost
@@ -150,8 +150,4 @@ class CompilePool:
                     return Built(None, Status.COMPILE_TIMEOUT, reason, self._limit_s)
                 if attempt == ATTEMPTS:
                     return Built(None, Status.COMPILE_ERROR, f"the compiler's process ended: {lost}", 0.0)
-                continue
-            if artifact is None:
-                return Built(None, Status.COMPILE_ERROR, reason, seconds)
-            return Built(artifact, Status.OK, "", seconds)
         raise AssertionError("unreachable")

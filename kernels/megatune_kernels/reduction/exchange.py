@@ -81,6 +81,17 @@ def has_work(thread: Int32, count: Any, kernel: Tiles) -> Any:
     return True if kernel.even else thread < count
 
 
+def slots_at_peers(
+    peers: list[Int64], rank: Int32, tile: Int32, vectors: list[Int32], first_box: int, kernel: Tiles
+) -> list[list[Int64]]:
+    """Where this rank's vectors of a tile go, by vector and peer.
+
+    :param peers: the addresses of the peers' mailboxes of this launch.
+    """
+    mine = [peer + Int64(box_at_peer(rank, p, kernel) + first_box) * kernel.box_bytes for p, peer in enumerate(peers)]
+    return [[box + Int64(kernel.box_byte(tile, vector)) for box in mine] for vector in vectors]
+
+
 def receive(slots: list[Int64], boxes: list[int], kernel: Tiles) -> list[list[list[Uint32]]]:
     """What is in the mailboxes at these slots, by slot and mailbox: at once behind a flag, else when it has come."""
     if kernel.signal == SENTINEL:

@@ -21,20 +21,20 @@ from megatune_kernels.reduction.device import store
 from megatune_kernels.reduction.device import without_negative_zero
 from megatune_kernels.reduction.exchange import arm
 from megatune_kernels.reduction.exchange import begin
-from megatune_kernels.reduction.exchange import box_at_peer
 from megatune_kernels.reduction.exchange import has_work
 from megatune_kernels.reduction.exchange import parity_byte
 from megatune_kernels.reduction.exchange import raise_flags
 from megatune_kernels.reduction.exchange import receive
+from megatune_kernels.reduction.exchange import slots_at_peers
 from megatune_kernels.reduction.exchange import thread_vectors
 from megatune_kernels.reduction.exchange import wait_for_flags
 from megatune_kernels.reduction.geometry import SENTINEL
 
 
 @cute.jit
-def _load_own(own: cute.Tensor, partial: Int64, tile: Int32, vectors: list[Int32], kernel: cutlass.Constexpr) -> None:
+def _load_own(own: cute.Tensor, addresses: list[Int64], kernel: cutlass.Constexpr) -> None:
     for i in cutlass.range_constexpr(kernel.thread_vectors):
-        loaded = load(partial + Int64(kernel.element_byte(tile, vectors[i])), kernel.words)
+        loaded = load(addresses[i], kernel.words)
         for w in cutlass.range_constexpr(kernel.words):
             own[i * kernel.words + w] = loaded[w]
     for w in cutlass.range_constexpr(kernel.thread_vectors * kernel.words):
@@ -54,13 +54,16 @@ def _send_tile(
     count = kernel.vectors(tile, cutlass.min)
     if has_work(thread, count, kernel):
         vectors, real = thread_vectors(thread, count, kernel)
-        _load_own(own, partial, tile, vectors, kernel)
+        addresses = [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors]
+        slots = slots_at_peers(peers, rank, tile, vectors, 0, kernel)
+        if cutlass.const_expr(kernel.rounds == 1):
+            begin(kernel)
+        _load_own(own, addresses, kernel)
         for i in cutlass.range_constexpr(kernel.thread_vectors):
             words = [own[i * kernel.words + w] for w in range(kernel.words)]
             if real[i]:
                 for p in cutlass.range_constexpr(kernel.peers):
-                    box = Int64(box_at_peer(rank, p, kernel)) * kernel.box_bytes
-                    send(peers[p] + box + Int64(kernel.box_byte(tile, vectors[i])), words)
+                    send(slots[i][p], words)
     if cutlass.const_expr(kernel.signal != SENTINEL):
         raise_flags(peers, rank, thread, tile, 0, kernel)
 
@@ -82,7 +85,7 @@ def _sum_tile(
     if has_work(thread, count, kernel):
         vectors, _ = thread_vectors(thread, count, kernel)
         if cutlass.const_expr(kernel.rounds > 1):
-            _load_own(own, partial, tile, vectors, kernel)
+            _load_own(own, [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors], kernel)
         slots = [mailboxes + Int64(kernel.box_byte(tile, vector)) for vector in vectors]
         boxes = [box * kernel.box_bytes for box in range(kernel.peers)]
         received = receive(slots, boxes, kernel)
@@ -109,11 +112,11 @@ def _kernel(
     mailboxes = heap + parity
     theirs = [peer + parity for peer in peers]
     own = cute.make_rmem_tensor(kernel.thread_vectors * kernel.words, Uint32)
-    begin(kernel)
     if cutlass.const_expr(kernel.rounds == 1):
         _send_tile(own, partial, theirs, rank, thread, block, kernel)
         _sum_tile(own, partial, output, mailboxes, rank, thread, block, kernel)
     else:
+        begin(kernel)
         for step in cutlass.range(kernel.rounds + kernel.ahead, unroll=1):
             tile = block + step * kernel.grid
             if tile < kernel.tiles:

@@ -94,7 +94,7 @@ class Reduction(Operator):
         rank, number = Int32(0), Int32(0)
         stream = cute.runtime.make_fake_stream()
         compiled = compile_for(arch, function, partial, output, heap, peers, rank, number, stream, tiles)
-        return from_compiled(compiled, artifact_key(self, workload, config, arch), arch)
+        return from_compiled(compiled, artifact_key(self, workload, config, arch), arch, polls=True)
 
     def launch(self, workload: Workload, config: Config) -> Launch:
         return tiles_of(workload, config.variant, config.params).launch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
 
 from megatune_kernels.operator import Workload
 from megatune_kernels.reduction.geometry import BF16_BYTES
@@ -10,7 +10,6 @@ from megatune_kernels.reduction.geometry import FLAG
 from megatune_kernels.reduction.geometry import SECTOR_BYTES
 from megatune_kernels.reduction.geometry import SENTINEL
 from megatune_kernels.reduction.geometry import FullFanout
-from megatune_kernels.reduction.geometry import Tiles
 from megatune_kernels.reduction.geometry import TwoStage
 from megatune_kernels.space import Constraint
 from megatune_kernels.space import Parameter
@@ -18,6 +17,7 @@ from megatune_kernels.space import Params
 from megatune_kernels.space import Space
 from megatune_kernels.space import Value
 from megatune_kernels.space import VariantSpace
+from megatune_kernels.space import derived
 from megatune_kernels.target import Architecture
 
 VARIANTS: dict[str, type[FullFanout] | type[TwoStage]] = {"full_fanout": FullFanout, "two_stage": TwoStage}
@@ -74,13 +74,7 @@ def _start(workload: Workload, extent: int) -> dict[str, int]:
 def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) -> VariantSpace:
     start = _start(workload, extent)
 
-    # All constraints look at one config before the next comes.
-    @lru_cache(maxsize=1)
-    def of_items(items: tuple[tuple[str, Value], ...]) -> Tiles:
-        return tiles_of(workload, variant, dict(items))
-
-    def tiles(params: Params) -> Tiles:
-        return of_items(tuple(params.items()))
+    tiles = derived(lambda params: tiles_of(workload, variant, params))
 
     return VariantSpace(
         variant,
@@ -112,9 +106,7 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
                 "alignment",
                 "rows of a tile must start on a whole vector, in the partial as in the mailbox: an access that is not "
                 "aligned to its size faults",
-                lambda p: all(
-                    size * BF16_BYTES % tiles(p).vector == 0 for size in (workload["width"], extent, tiles(p).columns)
-                ),
+                lambda p: math.gcd(workload["width"], extent, tiles(p).columns) * BF16_BYTES % tiles(p).vector == 0,
             ),
             Constraint(
                 "threads",

@@ -21,13 +21,13 @@ from megatune_kernels.reduction.device import store
 from megatune_kernels.reduction.device import without_negative_zero
 from megatune_kernels.reduction.exchange import arm
 from megatune_kernels.reduction.exchange import begin
-from megatune_kernels.reduction.exchange import box_at_peer
 from megatune_kernels.reduction.exchange import box_rank
 from megatune_kernels.reduction.exchange import has_work
 from megatune_kernels.reduction.exchange import parity_byte
 from megatune_kernels.reduction.exchange import peer_rank
 from megatune_kernels.reduction.exchange import raise_flags
 from megatune_kernels.reduction.exchange import receive
+from megatune_kernels.reduction.exchange import slots_at_peers
 from megatune_kernels.reduction.exchange import thread_vectors
 from megatune_kernels.reduction.exchange import wait_for_flags
 from megatune_kernels.reduction.geometry import SENTINEL
@@ -40,17 +40,16 @@ def _send_partials(
     count = kernel.vectors(tile, cutlass.min)
     if has_work(thread, count, kernel):
         vectors, real = thread_vectors(thread, count, kernel)
-        loaded = []
-        for p in cutlass.range_constexpr(kernel.peers):
-            theirs = partial + Int64(peer_rank(rank, p, kernel)) * kernel.share_bytes
-            for vector in vectors:
-                loaded.append(load(theirs + Int64(kernel.element_byte(tile, vector)), kernel.words))
+        places = [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors]
+        shares = [Int64(peer_rank(rank, p, kernel)) * kernel.share_bytes for p in range(kernel.peers)]
+        slots = slots_at_peers(peers, rank, tile, vectors, 0, kernel)
+        if cutlass.const_expr(kernel.rounds == 1):
+            begin(kernel)
+        loaded = [[load(place + share, kernel.words) for share in shares] for place in places]
         for i in cutlass.range_constexpr(kernel.thread_vectors):
             if real[i]:
                 for p in cutlass.range_constexpr(kernel.peers):
-                    box = Int64(box_at_peer(rank, p, kernel)) * kernel.box_bytes
-                    words = [without_negative_zero(word) for word in loaded[p * kernel.thread_vectors + i]]
-                    send(peers[p] + box + Int64(kernel.box_byte(tile, vectors[i])), words)
+                    send(slots[i][p], [without_negative_zero(word) for word in loaded[i][p]])
     if cutlass.const_expr(kernel.signal != SENTINEL):
         raise_flags(peers, rank, thread, tile, 0, kernel)
 
@@ -74,6 +73,7 @@ def _sum_own(
         columns = Int64(rank) * kernel.share_bytes
         places = [Int64(kernel.element_byte(tile, vector)) + columns for vector in vectors]
         own = [load(partial + place, kernel.words) for place in places]
+        theirs = slots_at_peers(peers, rank, tile, vectors, kernel.peers, kernel)
         slots = [mailboxes + Int64(kernel.box_byte(tile, vector)) for vector in vectors]
         boxes = [box * kernel.box_bytes for box in range(kernel.peers)]
         received = receive(slots, boxes, kernel)
@@ -82,8 +82,7 @@ def _sum_own(
             result = ranked_sum(mine, received[i], rank)
             if real[i]:
                 for p in cutlass.range_constexpr(kernel.peers):
-                    box = Int64(box_at_peer(rank, p, kernel) + kernel.peers) * kernel.box_bytes
-                    send(peers[p] + box + Int64(kernel.box_byte(tile, vectors[i])), result)
+                    send(theirs[i][p], result)
             store(output + places[i], result)
         arm(slots, boxes, kernel)
     if cutlass.const_expr(kernel.signal != SENTINEL):
@@ -125,12 +124,12 @@ def _kernel(
     parity = parity_byte(number, kernel)
     mailboxes = heap + parity
     theirs = [peer + parity for peer in peers]
-    begin(kernel)
     if cutlass.const_expr(kernel.rounds == 1):
         _send_partials(partial, theirs, rank, thread, block, kernel)
         _sum_own(partial, output, mailboxes, theirs, rank, thread, block, kernel)
         _collect_results(output, mailboxes, rank, thread, block, kernel)
     else:
+        begin(kernel)
         # A block waits in a step for what its peers did in earlier steps alone, so no two wait for one another.
         for step in cutlass.range(kernel.rounds + 2 * kernel.ahead, unroll=1):
             tile = block + step * kernel.grid

@@ -8,7 +8,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from megatune_db.records import Status
 from megatune_kernels.artifact import ArtifactStore
+from megatune_kernels.audit import FailedAudit
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
@@ -34,18 +36,21 @@ def main() -> None:
     root = Path(sys.argv[3])
     arch = architecture(sys.argv[4])
 
-    def compile_one(job: tuple[Operator, Workload, Config]) -> tuple[Artifact | None, str, float]:
+    def compile_one(job: tuple[Operator, Workload, Config]) -> tuple[Artifact | None, Status, str, float]:
         started = time.monotonic()
         store = ArtifactStore(root)
         try:
             artifact = store.get_or_compile(*job, arch)
         except OSError as error:
             raise MegatuneError(f"cannot keep artifacts in {root}: {error}") from error
+        except FailedAudit as error:
+            # It can be built, and must not run.
+            return None, Status.WRONG_RESULT, str(error)[:LONGEST_REASON], time.monotonic() - started
         except Exception as error:  # noqa: BLE001 - whatever a config does to the compiler is its result
             _need_room(root, Path(tempfile.gettempdir()))
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
-            return None, reason, time.monotonic() - started
-        return artifact, "", time.monotonic() - started
+            return None, Status.COMPILE_ERROR, reason, time.monotonic() - started
+        return artifact, Status.OK, "", time.monotonic() - started
 
     serve(compile_one)
 
