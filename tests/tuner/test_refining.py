@@ -38,7 +38,9 @@ from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.progress import Progress
 from megatune_tuner.recording_run import record
+from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
+from megatune_tuner.runners.replay import ReplayRunner
 from megatune_tuner.stopping import Stop
 
 TOKENS = (16, 32, 64, 128, 256)
@@ -312,3 +314,70 @@ def test_another_campaign_of_one_variant_hides_no_finalists(database: Database) 
     one = runner()
     run_campaign(declared(), one, database)
     assert any(request.workload.tokens not in TOKENS for request in one.requests)
+
+
+AROUND = "[record]\naround_crossovers = 0.25\n"
+
+
+def test_every_integer_around_a_crossover_is_recorded(database: Database, tmp_path: Path) -> None:
+    path = tmp_path / "toy.parquet"
+    sizes = (640, 1536, 64000)
+    asked = declared(shapes=[(n, SHAPE[1]) for n in sizes], more=AROUND)
+    one = runner()
+    summary = record(asked, one, database, path)
+    recording = read_recording(path)
+    recorded = {n: {found.tokens for found in recording.workloads if found["n"] == n} for n in sizes}
+    assert recorded[64000] == set(TOKENS)
+    for n in (640, 1536):
+        at = crossing(cell(1, n))
+        between = recorded[n] - set(TOKENS)
+        assert between >= {tokens for tokens in range(round(0.8 * at), round(1.2 * at) + 1) if tokens not in TOKENS}
+        # The first estimates are from few tokens, and no round takes back what one before it has recorded.
+        assert min(between) > 0.6 * at
+        assert max(between) < 1.5 * at
+        for tokens in between:
+            assert {each.variant for finals in recording.finals(cell(tokens, n)) for each in finals} == {
+                "simt",
+                "mma",
+                "stock",
+            }
+            assert 2 * WINNERS <= len(recording.configs(cell(tokens, n))) - 1 <= 4 * WINNERS
+    assert (summary.cells, summary.complete) == (len(recording.workloads), len(recording.workloads))
+    assert summary.measured == len(one.requests)
+    assert "within 25% of each crossover every whole number of tokens" in recording.about.sampling
+    again = runner()
+    assert record(asked, again, database, path).measured == 0
+    assert not again.finals
+    assert read_recording(path).table() == recording.table()
+
+
+def test_recording_around_a_crossover_goes_on_where_it_stopped(database: Database, tmp_path: Path) -> None:
+    asked = declared(more=AROUND)
+    whole = runner()
+    with open_database(tmp_path / "whole.db") as other:
+        record(asked, whole, other, tmp_path / "whole.parquet")
+    often = KilledRunner(samples=crossing_toy.samples_us)
+    kills = 0
+    while True:
+        often.left = 40
+        try:
+            summary = record(asked, often, database, tmp_path / "often.parquet")
+        except Killed:
+            kills += 1
+        else:
+            break
+    assert kills >= 5
+    assert summary.path is not None
+    assert asked_once(often)
+    assert {(each.workload, each.config) for each in often.requests} == {
+        (each.workload, each.config) for each in whole.requests
+    }
+
+
+def test_a_recording_of_a_recording_has_what_that_has(database: Database, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.parquet", tmp_path / "second.parquet"
+    with open_database(tmp_path / "first.db") as other:
+        record(declared(tokens=(*TOKENS, 70, 75, 81, 90, 120), more=""), runner(), other, first)
+    found = read_recording(first)
+    record(declared(more=AROUND), ReplayRunner(found), database, second, configs=found.configs)
+    assert {workload.tokens for workload in read_recording(second).workloads} == {*TOKENS, 70, 75, 81, 90}

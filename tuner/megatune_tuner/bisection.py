@@ -97,6 +97,17 @@ def cells_between(
     return between
 
 
+def cells_around(measured: Mapping[Workload, Finals], share: float) -> list[Workload]:
+    """The cells that are not measured within ``share`` of each crossover's tokens, among the measured tokens."""
+    found: dict[Workload, None] = {}
+    for shape, at in _by_shape(measured).items():
+        for crossover in _crossovers(shape, at):
+            low = max(min(at), math.ceil(crossover.tokens * (1 - share)))
+            high = min(max(at), math.floor(crossover.tokens * (1 + share)))
+            found |= dict.fromkeys(shape.at(tokens) for tokens in range(low, high + 1) if tokens not in at)
+    return list(found)
+
+
 def winners(finals: Finals, ranked: Sequence[Config]) -> list[Config]:
     """The best ``WINNERS`` of each variant among the configs of a cell.
 

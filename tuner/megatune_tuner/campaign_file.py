@@ -189,8 +189,9 @@ class RecordTable(_Table):
     space."""
     seed: Annotated[StrictInt, Field(ge=0)] = 0
     around_crossovers: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Share of a crossover's tokens: every whole number of tokens that near to one is recorded too, with the
-    finalists of the listed tokens next to it, for replays that bisect; absent: the listed tokens alone."""
+    """Share of a crossover's tokens: every whole number of tokens that near to one is recorded too, for replays that
+    look for it. Of these cells it is the best configs of the listed tokens below and above that are measured. Absent:
+    the listed tokens alone."""
 
 
 class Campaign(_Table):

@@ -2,6 +2,9 @@
 
 Unlike a campaign this does not search, so that a recording shows the whole space. It can be killed and run again as
 often as needed: what the database holds is not measured twice.
+
+Around crossovers it can also record every whole number of tokens: there the best configs of the listed tokens below
+and above, so that a sweep over all of them can be replayed.
 """
 
 from __future__ import annotations
@@ -35,6 +38,8 @@ from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.space import Space
 from megatune_kernels.target import architecture
+from megatune_tuner.bisection import cells_around
+from megatune_tuner.bisection import winners
 from megatune_tuner.campaign import Configs
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
@@ -48,6 +53,7 @@ from megatune_tuner.progress import Progress
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import write_recording
 from megatune_tuner.runners.base import Runner
+from megatune_tuner.search import largest_first
 from megatune_tuner.stopping import Stop
 
 AHEAD = 512
@@ -144,6 +150,12 @@ class _Cell:
     times_us: dict[Config, float]
     """Of what works."""
 
+    @property
+    def ranked(self) -> list[Config]:
+        """The configs that work, baselines left out, the fastest first."""
+        tuned = [config for config in self.times_us if config.variant in self.space.by_variant]
+        return sorted(tuned, key=lambda config: (self.times_us[config], str(config)))
+
 
 class _Recorder:
     def __init__(
@@ -163,9 +175,13 @@ class _Recorder:
         self._configs = configs
         self._progress = progress
         self._stop = stop
-        self._spaces = campaign.spaces(architecture(runner.target.hardware.arch))
+        self._arch = architecture(runner.target.hardware.arch)
+        self._spaces = campaign.spaces(self._arch)
+        listed = list(self._spaces)
+        self._listed = largest_first(listed) if campaign.budget.total_seconds else listed
+        self._cells: dict[Workload, _Cell] = {}
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
-        self._ledger = Ledger(database, campaign, runner.target, runner.provenance)
+        self._ledger = Ledger(database, campaign, runner.target, runner.provenance, compiled=runner.needs_artifacts)
         self._statuses: Counter[Status] = Counter()
         self._finals = 0
         self._complete: list[Workload] = []
@@ -181,10 +197,13 @@ class _Recorder:
         state = CampaignState.FAILED
         preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
         try:
-            self._measure([preparing.submit(self._select, workload) for workload in self._spaces])
-            self._settle(0)
-            whole = len(self._complete) == len(self._spaces)
-            state = CampaignState.FINISHED if whole else CampaignState.STOPPED
+            cells = self._listed
+            while cells:
+                self._measure([preparing.submit(self._select, workload) for workload in cells])
+                self._settle(0)
+                # Each round tells more narrowly where a crossover is.
+                cells = self._around() if self._whole else []
+            state = CampaignState.FINISHED if self._whole else CampaignState.STOPPED
         except KeyboardInterrupt:
             state = CampaignState.STOPPED
             raise
@@ -212,6 +231,28 @@ class _Recorder:
             measuring_s=self._meter.measuring_s,
         )
 
+    @property
+    def _whole(self) -> bool:
+        return len(self._complete) == len(self._spaces)
+
+    def _around(self) -> list[Workload]:
+        """The cells near crossovers that are to be recorded too."""
+        share = self._campaign.record.around_crossovers
+        if share is None:
+            return []
+        found = []
+        finals = {workload: self._ledger.finals(workload, space) for workload, space in self._spaces.items()}
+        for workload in cells_around(finals, share):
+            try:
+                space = self._campaign.space_at(workload, self._arch)
+            except MegatuneError:
+                continue
+            if self._configs is None or any(not space.violations(config) for config in self._configs(workload)):
+                self._spaces[workload] = space
+                self._ledger.put_workload(workload)
+                found.append(workload)
+        return found
+
     def _select(self, workload: Workload) -> _Cell:
         space = self._spaces[workload]
         try:
@@ -219,20 +260,38 @@ class _Recorder:
         except MegatuneError as error:
             raise self._campaign.fault(str(workload), error) from error
         baselines = [Config.of(name, {}) for name in operator(workload.operator).baselines]
-        chosen = sampled(catalogue, self._campaign.record.sample, self._campaign.record.seed)
+        if workload in self._listed:
+            chosen = sampled(catalogue, self._campaign.record.sample, self._campaign.record.seed)
+        else:
+            chosen = self._best_near(workload, catalogue)
         known = self._ledger.known(workload)
         left = [config for config in (*baselines, *chosen) if config.digest not in known]
         medians = {config: known[config.digest].median_us for config in (*baselines, *chosen) if config.digest in known}
-        return _Cell(workload, space, left, {config: us for config, us in medians.items() if us is not None})
+        times_us = {config: us for config, us in medians.items() if us is not None}
+        cell = self._cells[workload] = _Cell(workload, space, left, times_us)
+        return cell
+
+    def _best_near(self, workload: Workload, catalogue: Catalogue) -> list[Config]:
+        """The winners of the listed cells of the shape with the next fewer and the next more tokens."""
+        shape = [listed for listed in self._listed if listed.at(0) == workload.at(0)]
+        fewer = max((listed for listed in shape if listed.tokens < workload.tokens), key=lambda listed: listed.tokens)
+        more = min((listed for listed in shape if listed.tokens > workload.tokens), key=lambda listed: listed.tokens)
+        best = [
+            config
+            for near in (fewer, more)
+            for config in winners(self._ledger.finals(near, self._spaces[near]), self._cells[near].ranked)
+        ]
+        legal = dict.fromkeys(catalogue.nearest(config) for config in best)
+        return [catalogue.configs[index] for index in legal if index is not None]
 
     def _measure(self, selected: Sequence[Future[_Cell]]) -> None:
         window = AHEAD if self._meter.ahead else 0
-        known = 0
+        done, known = self._progress.done, 0
         for number, future in enumerate(selected, start=1):
             cell = future.result()
             self._ledger.put_configs(cell.workload, cell.space, cell.left)
             known += len(cell.left)
-            self._progress.expect(round(known / number * len(selected)))
+            self._progress.expect(done + round(known / number * len(selected)))
             for config in cell.left:
                 self._in_the_works.append((cell, self._meter.job(cell.workload, config)))
                 if len(self._in_the_works) > window and not self._next():
@@ -276,10 +335,7 @@ class _Recorder:
         stop."""
         if cell.times_us and not (not cell.left and self._ledger.has_finals(cell.workload)):
             baselines = [config for config in cell.times_us if config.variant not in cell.space.by_variant]
-            ranked = sorted(
-                (us, str(config), config) for config, us in cell.times_us.items() if config not in baselines
-            )
-            best = finalists([config for _, _, config in ranked], self._campaign.budget.finalists)
+            best = finalists(cell.ranked, self._campaign.budget.finalists)
             jobs = [self._meter.job(cell.workload, config) for config in (*best, *baselines)]
             if self._ends() or not wait_for_builds(jobs, self._stop):
                 return False
@@ -327,10 +383,17 @@ class _Recorder:
 
     def _sampling(self) -> str:
         asked = self._campaign.record
+        around = ""
+        if asked.around_crossovers is not None:
+            around = (
+                f"; within {asked.around_crossovers:.0%} of each crossover every whole number of tokens, with the best "
+                "configs of the listed tokens below and above"
+            )
         if asked.sample is None:
-            return "the whole space of each cell, and its baselines"
+            return f"the whole space of each cell, and its baselines{around}"
         # Campaigns on the same target share its rows, and leaving theirs out would hide the best configs.
         return (
             f"each cell's {asked.sample} first configs in the order of a hash with seed {asked.seed}, "
             "the default of each variant, and the baselines; besides these, what searches on the same target proposed"
+            f"{around}"
         )
