@@ -15,10 +15,10 @@ from megatune_tuner.workers.child import serve
 from megatune_tuner.workers.gpu_messages import Final
 from megatune_tuner.workers.gpu_messages import Search
 from megatune_tuner.workers.group_bench import GroupBench
-from megatune_tuner.workers.group_bench import Rank
 from megatune_tuner.workers.group_messages import StartGroup
 from megatune_tuner.workers.group_messages import Stress
 from megatune_tuner.workers.group_page import Page
+from megatune_tuner.workers.group_rank import Rank
 
 
 def main() -> None:
