@@ -292,7 +292,7 @@ def test_a_rank_that_does_not_start_again_ends_no_campaign(starting: Callable[[s
     [
         (
             "sleep",
-            "cannot start a group of 3: no progress for 10 s: rank 2 stopped in start, ranks 0 and 1 waited; see",
+            "cannot start a group of 3: no progress for 10 s: rank 2 stopped in start, ranks 0 and 1 waited",
         ),
         ("abort", "cannot start a group of 3: rank 2: killed by signal SIGABRT"),
         ("refuse", "cannot start a group of 3: rank 2: too little memory is free; see megatune doctor"),

@@ -35,7 +35,7 @@ CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", dir_o
 DatabaseOption = Annotated[
     Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database for the measurements.")
 ]
-GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Index of the GPU to measure on.")]
+GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Index of the GPU to measure on; of a group, its first.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
