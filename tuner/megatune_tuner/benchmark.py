@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 import os
+import re
+import tomllib
 from collections.abc import Iterator
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -42,13 +44,25 @@ WORST = "worst cell's regret"
 WITHIN = "cells within the goal"
 
 
+def sampled_cells(recording: Recording) -> list[Workload]:
+    """The workloads whose space was recorded, in the order of the file.
+
+    Those are at the tokens that the recording's campaign lists. Around crossovers only what was found at these is
+    recorded, and what is best there is not known.
+    """
+    # A merged recording holds the texts of several campaigns, which together are no TOML.
+    lists = re.findall(r"^\s*tokens\s*=\s*(\[[^\]]*\])", recording.about.campaign, re.MULTILINE)
+    listed = {tokens for found in lists for tokens in tomllib.loads(f"tokens = {found}")["tokens"]}
+    return [workload for workload in recording.workloads if workload.tokens in listed or not listed]
+
+
 @cache
 def _cells(path: Path) -> tuple[Recording, dict[Workload, Catalogue]]:
     """A recording, and the legal recorded configs of each of its cells."""
     recording = read_recording(path)
     arch = architecture(recording.about.target.hardware.arch)
     catalogues = {}
-    for workload in recording.workloads:
+    for workload in sampled_cells(recording):
         space = operator(workload.operator).space(workload, arch)
         catalogues[workload] = Catalogue(space, recording.configs(workload))
     return recording, catalogues
