@@ -313,6 +313,7 @@ class _Coordinator:
             between = cells_between(finals, self._prepare)
             if not between:
                 return True
+            self._progress.note(f"looking for crossovers: {len(between)} cells between measured tokens are next")
             for workload, ends in between.items():
                 self._ledger.put_workload(workload)
                 near = [winners(finals[end], self._runs[end].cell.ranked()) for end in ends]

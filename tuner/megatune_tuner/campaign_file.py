@@ -106,7 +106,8 @@ class Budget(_Table):
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """For all cells together, finalists included; minutes and seconds add up."""
     finalists: Annotated[StrictInt, Field(ge=0)] = 4
-    """The best configs of a cell that are measured again, interleaved with the incumbent and every baseline."""
+    """The best configs of a cell that are measured again, interleaved with the best of each variant, the incumbent and
+    every baseline."""
     patience: Positive | None = None
     """A cell ends early after so many trials in a row without a config that is faster by 1 % or more."""
 
@@ -177,8 +178,10 @@ class CrossoversTable(_Table):
     """What is measured to find where one variant gives way to another."""
 
     refine: StrictBool = False
-    """Whether cells between the listed tokens are measured too, by bisection, wherever the faster of two variants
-    changes from one listed tokens to the next. Each takes a few measurements and finalists: it costs no search."""
+    """Whether cells between the listed tokens are measured too, by bisection, until it is known where one variant gives
+    way to another. Each takes the winners of its neighbours and the finals, no search. Off unless it is asked for: it
+    says nothing of the listed tokens and takes time, which a campaign of operators whose variants cross will want to
+    spend."""
 
 
 class RecordTable(_Table):
