@@ -90,7 +90,7 @@ def _goals(found: Mapping[Workload, Cell], where: str, gpu: str | None) -> list[
     made = []
     for variant, goals in (("full_fanout", FAN_OUT_GOALS_US), ("the better variant", BETTER_GOALS_US)):
         for tokens, goal in goals.items():
-            name = f"{variant} at {tokens} token{"s" if tokens > 1 else ""}, width {WIDTH}, world {GOAL_WORLD}"
+            name = f"{variant} at {tokens} token{'s' if tokens > 1 else ''}, width {WIDTH}, world {GOAL_WORLD}"
             cell = found.get(operator(OPERATOR).workload({"width": WIDTH}, tokens, world=GOAL_WORLD))
             value = None
             if cell is not None and gpu == _published()["gpu"]:
