@@ -39,6 +39,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.target import Target
 from megatune_kernels.target import architecture
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.progress import Progress
@@ -305,6 +306,27 @@ def test_time_ends_a_campaign_and_the_finalists_still_come(database: Database, m
     # Time counts over all runs: what is spent already is not there again.
     again = run_campaign(campaign(budget="seconds = 0.5"), runner, database)
     assert again.measured == 0
+
+
+def test_a_slow_start_does_not_count_as_a_slow_measurement(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("megatune_tuner.campaign.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def outcome(request: Request) -> Status:
+        now[0] += 0.01
+        return Status.OK
+
+    class Slow(ToyRunner):
+        @property
+        def target(self) -> Target:
+            now[0] = max(now[0], 0.5)
+            return super().target
+
+    runner = Slow(outcome)
+    summary = run_campaign(campaign(budget="seconds = 1.6"), runner, database)
+    # Half a second is gone before the first of them; a hundred and ten fit into the rest.
+    assert 50 <= summary.measured <= 64
+    assert {finals[0].workload for finals in runner.finals} == set(CELLS)
 
 
 def test_the_share_of_time_measuring_is_kept(database: Database) -> None:

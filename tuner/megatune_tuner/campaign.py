@@ -160,6 +160,8 @@ class _Coordinator:
         self._runs: dict[Workload, CellRun] = {}
         self._turns: deque[_Turn] = deque()
         self._measured = 0
+        self._first_s: float | None = None
+        """When the first measurement began, in seconds of this run."""
         self._finals = 0
         listed = list(self._spaces)
         self._search = Search(largest_first(listed) if campaign.budget.total_seconds else listed, self._open)
@@ -257,6 +259,8 @@ class _Coordinator:
         self._ledger.spend(wall_s=self._elapsed_s(), measuring_s=self._meter.measuring_s)
 
     def _measure(self, run: CellRun, work: _Work) -> None:
+        if self._first_s is None:
+            self._first_s = self._elapsed_s()
         measurement = self._run(partial(self._meter.measure, work.job))
         self._ledger.measured(
             run.workload, run.space, [(work.number, work.job.config, work.reason, measurement, work.job.artifact)]
@@ -325,19 +329,17 @@ class _Coordinator:
         return False
 
     def _prepare(self, workload: Workload) -> bool:
-        """Make ready to measure a workload beside the listed ones; False where it has no config that can be."""
-        if workload in self._catalogues:
-            return True
-        if self._configs is not None and not any(True for _ in self._configs(workload)):
-            return False
-        try:
-            self._spaces[workload] = self._campaign.space_at(workload, self._arch)
-            prepared = self._preparing.submit(self._catalogue, workload)
-            prepared.result()
-        except MegatuneError:
-            self._spaces.pop(workload, None)
-            return False
-        self._catalogues[workload] = prepared
+        """Begin to make ready a workload beside the listed ones; False where it has no config that can be measured."""
+        if workload not in self._catalogues:
+            recorded = self._configs(workload) if self._configs is not None else None
+            try:
+                space = self._campaign.space_at(workload, self._arch)
+            except MegatuneError:
+                return False
+            if recorded is not None and all(space.violations(config) for config in recorded):
+                return False
+            self._spaces[workload] = space
+            self._catalogues[workload] = self._preparing.submit(self._catalogue, workload)
         return True
 
     def _open(self, workload: Workload) -> Cell:
@@ -367,7 +369,9 @@ class _Coordinator:
         finals = sum(run.most_finals for run in self._runs.values() if run.needs_finals)
         if another:
             finals += max(run.most_finals for run in self._runs.values())
-        a_measurement = self._elapsed_s() / max(1, self._measured)
+        # What went before the first measurement, such as listing spaces, says nothing of how long one takes.
+        first_s = self._elapsed_s() if self._first_s is None else self._first_s
+        a_measurement = (self._elapsed_s() - first_s) / max(1, self._measured)
         return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * a_measurement
 
     def _summary(self, state: CampaignState) -> Summary:
