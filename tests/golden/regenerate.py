@@ -1,6 +1,6 @@
 """Write the golden files anew: python tests/golden/regenerate.py, then read what git diff says before committing it.
 
-They are what each exporter makes of the example's measurements (tests/planner/plan_examples.py). They change when a
+They are what each exporter makes of the examples' measurements (tests/planner/export_examples.py). They change when a
 format changes, which needs a new schema version or a new exporter, or when planning decides otherwise.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 GOLDEN = Path(__file__).resolve().parent
 sys.path.insert(0, str(GOLDEN.parent / "planner"))
 
-from plan_examples import example_exports  # noqa: E402  (found only after the path is set)
+from export_examples import example_exports  # noqa: E402  (found only after the path is set)
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:

@@ -23,9 +23,7 @@ from megatune_kernels.space import Config
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
-from megatune_planner.exporters.base import exporters
 from megatune_planner.exporters.base import expressible
-from megatune_planner.exporters.json_plan import READER_FILE
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
 from megatune_planner.planning import make_plan
@@ -206,14 +204,3 @@ def example_plan(directory: Path, cases: Iterable[Case] | None = None) -> Plan:
     return Plan(
         digest=plan.digest, created=Created(at="2026-11-30T12:00:00+00:00", by="megatune"), content=plan.content
     )
-
-
-def example_exports(directory: Path) -> dict[str, str]:
-    """What the exporters make of the example, by path under ``tests/golden``; the reader's copy is left out."""
-    plan = example_plan(directory)
-    return {
-        f"{name}/{file}": text
-        for name, exporter in exporters().items()
-        for file, text in exporter.files(plan).items()
-        if file != READER_FILE
-    }

@@ -8,10 +8,11 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+from export_examples import example_exports
+from export_examples import plans_by_exporter
 from plan_examples import CUBLAS
 from plan_examples import TARGET
 from plan_examples import Case
-from plan_examples import example_exports
 from plan_examples import example_plan
 from plan_examples import mma
 from plan_examples import simt
@@ -57,10 +58,9 @@ def test_exports_are_the_golden_files(tmp_path: Path) -> None:
         assert exports[name] == path.read_text(encoding="utf-8"), name
 
 
-def test_an_export_depends_on_the_plan_alone(plan: Plan) -> None:
-    again = Plan.from_json(plan.to_json())
-    for each in exporters().values():
-        assert each.files(plan) == each.files(again)
+def test_an_export_depends_on_the_plan_alone(tmp_path: Path) -> None:
+    for name, plan in plans_by_exporter(tmp_path).items():
+        assert exporter(name).files(plan) == exporter(name).files(Plan.from_json(plan.to_json()))
 
 
 def test_the_reader_is_exported_as_it_is(plan: Plan) -> None:
@@ -71,7 +71,7 @@ def test_the_reader_is_exported_as_it_is(plan: Plan) -> None:
 
 def test_exporters_are_found_by_name() -> None:
     assert {"json", VLLM} <= set(exporters())
-    with pytest.raises(MegatuneError, match="unknown exporter 'other'; allowed: json, "):
+    with pytest.raises(MegatuneError, match="unknown exporter 'other'; allowed: flashinfer-oneshot, json, "):
         exporter("other")
 
 
@@ -209,29 +209,98 @@ def test_a_table_that_is_not_legal_cannot_be_built(plan: Plan) -> None:
             Table.model_validate_json(json.dumps(damaged))
 
 
-@pytest.mark.parametrize(
-    ("installed", "says"),
-    [
-        (None, "not installed here"),
-        ("0.33.0", "its own"),
-        ("0.33.0+cu130", "its own"),
-        ("0.34.1", "0.34.1 is installed"),
-    ],
-)
-def test_the_installed_runtime_is_looked_at(monkeypatch: pytest.MonkeyPatch, installed: str | None, says: str) -> None:
+def install(directory: Path, name: str, version: str, sources: dict[str, str]) -> None:
+    """A distribution as pip would leave it, with these files."""
+    info = directory / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    for path, text in sources.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)
+
+
+VLLM_SOURCES = {
+    "vllm/models/kimi_k3/nvidia/low_latency_gemm.py": """
+KIMI_K3_PROJECTIONS: dict = {}
+KIMI_K3_PROJECTIONS_SM90, KIMI_K3_PROJECTIONS_SM100 = {}, {}
+""",
+    "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py": """
+class SkinnyGemmConfig:
+    num_rows: int
+    block_size: int
+    outputs_per_block: int
+    k_unroll: int
+    vector_width: int
+    static_k: int | None = None
+""",
+}
+
+
+@pytest.mark.parametrize("released", ["0.33.0", "0.33.0+cu130"])
+def test_the_installed_runtime_is_looked_at(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, released: str) -> None:
+    install(tmp_path, "vllm", released, VLLM_SOURCES)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert exporter(VLLM).check_runtime() == f"vllm {released} is installed: the format is its own"
+    assert exporter("json").check_runtime() == ""
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(tmp_path, "vllm", "0.34.1", VLLM_SOURCES)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        MegatuneError, match=r"vllm 0\.34\.1 is installed, and vllm-low-latency-table writes the format of"
+    ):
+        exporter(VLLM).check_runtime()
+
+
+def test_a_runtime_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     def version(name: str) -> str:
-        assert name == "vllm"
-        if installed is None:
-            raise PackageNotFoundError(name)
-        return installed
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(base, "version", version)
-    if installed == "0.34.1":
-        with pytest.raises(MegatuneError, match=says):
-            exporter(VLLM).check_runtime()
-    else:
-        assert says in exporter(VLLM).check_runtime()
-    assert exporter("json").check_runtime() == ""
+    assert exporter(VLLM).check_runtime() == "vllm is not installed here: written for 0.33.0, not checked against it"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "says"),
+    [
+        (
+            "low_latency_gemm.py",
+            "KIMI_K3_PROJECTIONS_SM90 = {}",
+            "low_latency_gemm.py has no KIMI_K3_PROJECTIONS_SM100",
+        ),
+        ("low_latency_gemm.py", "def broken(", "low_latency_gemm.py cannot be read"),
+        ("low_latency_gemm.py", None, "low_latency_gemm.py cannot be read"),
+    ],
+)
+def test_a_changed_build_of_the_version_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str, text: str | None, says: str
+) -> None:
+    sources = {name: text if name.endswith(path) else each for name, each in VLLM_SOURCES.items()}
+    install(tmp_path, "vllm", "0.33.0", {name: each for name, each in sources.items() if each is not None})
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MegatuneError, match=f"vllm 0.33.0 is not the released one: .*{says}"):
+        exporter(VLLM).check_runtime()
+
+
+def test_values_that_a_build_changed_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The tables that vLLM ships stand for what a plan does not decide: another build may ship others."""
+    package = "vllm/models/kimi_k3/nvidia/specialized_decode/cutedsl"
+    sources = {
+        f"{package}/oproj/prepared.py": 'TWOSHOT = {8: "33-64:1", 16: "17-64:1"}\ndef twoshot_batches(tp): ...',
+        f"{package}/moe/tail_runtime.py": 'TWOSHOT = {8: "", 16: "33-64:1"}\ndef twoshot_batches(tp): ...',
+        f"{package}/common/policy.py": "def batch_table(spec): ...",
+    }
+    decode = exporter("vllm-specialized-decode")
+    install(tmp_path / "released", "vllm", "0.33.0", sources)
+    with monkeypatch.context() as patch:
+        patch.syspath_prepend(tmp_path / "released")
+        assert "the format is its own" in decode.check_runtime()
+    tuned = sources | {f"{package}/oproj/prepared.py": sources[f"{package}/oproj/prepared.py"].replace("17-64", "9-64")}
+    install(tmp_path / "tuned", "vllm", "0.33.0", tuned)
+    monkeypatch.syspath_prepend(tmp_path / "tuned")
+    with pytest.raises(MegatuneError, match=r"oproj/prepared\.py has another TWOSHOT"):
+        decode.check_runtime()
 
 
 def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

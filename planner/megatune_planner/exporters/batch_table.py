@@ -9,7 +9,6 @@ is refused.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 
@@ -56,7 +55,7 @@ def spell(table: Mapping[int, Value]) -> str:
             runs[-1] = (runs[-1][0], batch, value)
         else:
             runs.append((batch, batch, value))
-    text = ",".join(f"{ranges([(lo, hi)])}:{_spelled(value)}" for lo, hi, value in runs)
+    text = ",".join(f"{lo if lo == hi else f'{lo}-{hi}'}:{_spelled(value)}" for lo, hi, value in runs)
     check(text, table)
     return text
 
@@ -71,18 +70,6 @@ def check(text: str, table: Mapping[int, Value]) -> None:
         said, meant = read.get(batch), table.get(batch)
         if said is None or meant is None or not _same(said, meant):
             raise MegatuneError(f"the batch table {text!r} says {said!r} at {batch} tokens, and should say {meant!r}")
-
-
-def runs_of(batches: list[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as first and last of each run without a hole."""
-    groups = itertools.groupby(enumerate(batches), key=lambda pair: pair[1] - pair[0])
-    runs = [[batch for _, batch in group] for _, group in groups]
-    return [(run[0], run[-1]) for run in runs]
-
-
-def ranges(runs: list[tuple[int, int]]) -> str:
-    """As the grammar spells them, e.g. ``1,3-8``."""
-    return ",".join(str(lo) if lo == hi else f"{lo}-{hi}" for lo, hi in runs)
 
 
 def _value(item: str, text: str) -> Value:

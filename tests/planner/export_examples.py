@@ -1,0 +1,33 @@
+"""What the exporters make of the examples, as kept under ``tests/golden``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plan_examples import example_plan
+from reduction_examples import example_reduction_plan
+
+from megatune_planner.exporters.base import exporters
+from megatune_planner.exporters.flashinfer_oneshot import LOADER_FILE
+from megatune_planner.exporters.json_plan import READER_FILE
+from megatune_planner.plan import Plan
+
+OF_REDUCTIONS = ("flashinfer-oneshot", "sglang-oneshot", "vllm-allreduce", "vllm-specialized-decode")
+COPIES = (READER_FILE, LOADER_FILE)
+"""Files that are sources of ours, word for word."""
+
+
+def plans_by_exporter(directory: Path) -> dict[str, Plan]:
+    """For each exporter a plan of what it expresses."""
+    plan, reductions = example_plan(directory), example_reduction_plan(directory)
+    return {name: reductions if name in OF_REDUCTIONS else plan for name in exporters()}
+
+
+def example_exports(directory: Path) -> dict[str, str]:
+    """Text by path under ``tests/golden``; copies are left out."""
+    return {
+        f"{name}/{file}": text
+        for name, plan in plans_by_exporter(directory).items()
+        for file, text in exporters()[name].files(plan).items()
+        if file not in COPIES
+    }
