@@ -86,17 +86,14 @@ class Code:
     def loops(self) -> Iterator[frozenset[int]]:
         """The instructions of every loop: what lies between its head and a jump back to it.
 
-        A jump goes back when every way to it has passed the head. The body is closed under jumps to one head, so of
-        nested loops each comes by itself.
+        A jump goes back when every way to it has passed the head. Each jump makes a loop of its own: two loops, one
+        in the other, can begin with the same instruction.
         """
-        for head in self._reached:
-            body: set[int] = set()
-            for tail in self._before[head] & self._reached:
-                between = self._between(head, tail)
-                if head == 0 or 0 not in between:
-                    body |= between
-            if body:
-                yield frozenset(i for block in body for i in range(self._starts[block], self._starts[block + 1]))
+        for head in sorted(self._reached):
+            for tail in sorted(self._before[head] & self._reached):
+                body = self._between(head, tail)
+                if head == 0 or 0 not in body:
+                    yield frozenset(i for block in body for i in range(self._starts[block], self._starts[block + 1]))
 
     def exits(self, loop: frozenset[int]) -> list[int]:
         """The jumps by which a loop can be left, and those to its head: whether it goes on is their choice."""

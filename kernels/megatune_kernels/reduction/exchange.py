@@ -1,10 +1,9 @@
 """How both kernels reach mailboxes, tile by tile. Imports the DSL.
 
-Mailbox ``i`` of a rank belongs to the i-th of the other ranks, in their order. Peers come in the order of the entry's
-parameters: peer ``j`` is rank (rank + 1 + j) % world, so that no two ranks begin with the same one.
-
-A slot is written by its peer once in ``parities`` launches. When a rank is in launch n, launch n - 1 had data of every
-peer, whose launch n - 2 had therefore ended, with all that it read and armed again: two parities are enough.
+A slot is written by its peer once in ``parities`` launches, and must then be armed. When a rank is in launch n, its
+launch n - 1 has had data of every peer, so that peer was in launch n - 1, and its launch n - 2 had ended, with all that
+it read and armed again: two parities are enough. "Ended" is a kernel boundary, or what ``griddepcontrol.wait`` waits
+for, behind which the memory of the GPU has what was stored; so nothing is read, and nothing sent, before it.
 """
 
 from __future__ import annotations
@@ -43,42 +42,14 @@ def parity_byte(number: Int32, kernel: Tiles) -> Int64:
     return Int64(Uint32(number) % Uint32(kernel.parities)) * kernel.parity_bytes
 
 
-def peer_rank(rank: Int32, peer: int, kernel: Tiles) -> Int32:
-    there = rank + Int32(1 + peer)
-    return Int32(cutlass.select_(there < kernel.world, there, there - kernel.world))
-
-
-def box_at_peer(rank: Int32, peer: int, kernel: Tiles) -> Int32:
-    """Which mailbox of a peer belongs to this rank."""
-    return Int32(cutlass.select_(rank + Int32(1 + peer) < kernel.world, rank, rank - 1))
-
-
-def box_rank(rank: Int32, box: int) -> Int32:
-    """Which rank a mailbox of this rank belongs to."""
-    return Int32(cutlass.select_(rank <= box, Int32(box + 1), Int32(box)))
+def choose(condition: Any, yes: Any, no: Any) -> Int32:
+    return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
 
 
 def thread_vectors(thread: Int32, count: Any, kernel: Tiles) -> tuple[list[Int32], list[Any]]:
-    """The vectors of a tile that a thread has, and whether each is one of its own.
-
-    Where a tile has no more, the thread's first vector stands in: reading, summing and arming it twice changes
-    nothing. Sending it twice would: the second could arrive after its receiver has armed the slot again.
-    """
-    vectors, real = [thread], [True]
-    for i in range(1, kernel.thread_vectors):
-        vector = thread + i * kernel.threads
-        if kernel.even:
-            vectors.append(vector)
-            real.append(True)
-        else:
-            there = vector < count
-            vectors.append(Int32(cutlass.select_(there, vector, thread)))
-            real.append(there)
-    return vectors, real
-
-
-def has_work(thread: Int32, count: Any, kernel: Tiles) -> Any:
-    return True if kernel.even else thread < count
+    """The vectors of a tile that a thread has, and whether each is one of its own."""
+    found = [kernel.thread_vector(thread, i, count, choose) for i in range(kernel.thread_vectors)]
+    return [vector for vector, _ in found], [own for _, own in found]
 
 
 def slots_at_peers(
@@ -88,7 +59,8 @@ def slots_at_peers(
 
     :param peers: the addresses of the peers' mailboxes of this launch.
     """
-    mine = [peer + Int64(box_at_peer(rank, p, kernel) + first_box) * kernel.box_bytes for p, peer in enumerate(peers)]
+    boxes = [kernel.box_at_peer(rank, p, choose) + first_box for p in range(kernel.peers)]
+    mine = [peer + Int64(box) * kernel.box_bytes for peer, box in zip(peers, boxes, strict=True)]
     return [[box + Int64(kernel.box_byte(tile, vector)) for box in mine] for vector in vectors]
 
 
@@ -117,10 +89,11 @@ def raise_flags(
     """
     cute.arch.sync_threads()
     if thread < kernel.peers:
-        address = peers[0] + Int64(kernel.flag_byte(box_at_peer(rank, 0, kernel) + first_box, tile))
+        boxes = [kernel.box_at_peer(rank, p, choose) + first_box for p in range(kernel.peers)]
+        flags = [peer + Int64(kernel.flag_byte(box, tile)) for peer, box in zip(peers, boxes, strict=True)]
+        address = flags[0]
         for i in cutlass.range_constexpr(1, kernel.peers):
-            other = peers[i] + Int64(kernel.flag_byte(box_at_peer(rank, i, kernel) + first_box, tile))
-            address = Int64(cutlass.select_(thread == i, other, address))
+            address = Int64(cutlass.select_(thread == i, flags[i], address))
         raise_flag(address)
 
 

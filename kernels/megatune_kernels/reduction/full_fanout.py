@@ -21,7 +21,7 @@ from megatune_kernels.reduction.device import store
 from megatune_kernels.reduction.device import without_negative_zero
 from megatune_kernels.reduction.exchange import arm
 from megatune_kernels.reduction.exchange import begin
-from megatune_kernels.reduction.exchange import has_work
+from megatune_kernels.reduction.exchange import choose
 from megatune_kernels.reduction.exchange import parity_byte
 from megatune_kernels.reduction.exchange import raise_flags
 from megatune_kernels.reduction.exchange import receive
@@ -51,8 +51,8 @@ def _send_tile(
     tile: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
-    count = kernel.vectors(tile, cutlass.min)
-    if has_work(thread, count, kernel):
+    count = kernel.vectors(tile, choose)
+    if kernel.has_work(thread, count):
         vectors, real = thread_vectors(thread, count, kernel)
         addresses = [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors]
         slots = slots_at_peers(peers, rank, tile, vectors, 0, kernel)
@@ -81,8 +81,8 @@ def _sum_tile(
 ) -> None:
     if cutlass.const_expr(kernel.signal != SENTINEL):
         wait_for_flags(mailboxes, thread, tile, 0, kernel)
-    count = kernel.vectors(tile, cutlass.min)
-    if has_work(thread, count, kernel):
+    count = kernel.vectors(tile, choose)
+    if kernel.has_work(thread, count):
         vectors, _ = thread_vectors(thread, count, kernel)
         if cutlass.const_expr(kernel.rounds > 1):
             _load_own(own, [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors], kernel)

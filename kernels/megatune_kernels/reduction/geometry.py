@@ -2,8 +2,12 @@
 
 A partial [tokens, width] is cut into tiles of ``tile_tokens`` rows and ``columns`` columns, and a tile into vectors,
 each the access of one thread. A rank's workspace is ``parities`` times the same mailboxes; a mailbox is what one peer
-writes into, tile after tile, each tile without gaps. Functions of a tile or a vector take integers of Python and of a
-kernel alike, so that host, tests and device agree.
+writes into, tile after tile, each tile without gaps. Mailbox ``i`` of a rank belongs to the i-th of the other ranks, in
+their order. Peer ``j`` of a rank, in the order of the entry's parameters, is rank (rank + 1 + j) % world, so that no
+two ranks send to the same one first.
+
+What is computed of ranks, tiles and vectors takes integers of Python and of a kernel alike, so that host, tests and
+device agree; where it depends on a condition, ``choose(condition, yes, no)`` is the caller's.
 
 ``FullFanout`` and ``TwoStage`` are also what the kernels are specialised for: two workloads that give equal values
 share an artifact.
@@ -12,6 +16,7 @@ share an artifact.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from typing import Self
@@ -35,6 +40,8 @@ ARMED = {SENTINEL: 0x80008000, FLAG: 0}
 RAISED = 1
 SIDE_REGISTERS = 56
 """What a thread needs beside the words of its vectors: addresses, the sums of one vector, counters."""
+
+Choose = Callable[[Any, Any, Any], Any]
 
 
 @dataclass(frozen=True)
@@ -129,12 +136,39 @@ class Tiles:
         """Whether every thread has as many vectors in every tile."""
         return self.tile_vectors % self.threads == 0 and self.tokens % self.tile_tokens == 0
 
-    def vectors(self, tile: Any, least: Any = min) -> Any:
+    def peer_rank(self, rank: Any, peer: int, choose: Choose) -> Any:
+        there = rank + (1 + peer)
+        return choose(there < self.world, there, there - self.world)
+
+    def box_at_peer(self, rank: Any, peer: int, choose: Choose) -> Any:
+        """Which mailbox of its peer ``peer`` belongs to a rank."""
+        return choose(rank + (1 + peer) < self.world, rank, rank - 1)
+
+    def box_rank(self, rank: Any, box: int, choose: Choose) -> Any:
+        """Which rank a mailbox of a rank belongs to."""
+        return choose(rank <= box, box + 1, box)
+
+    def vectors(self, tile: Any, choose: Choose) -> Any:
         """Vectors of a tile; fewer in the last rows, where ``tile_tokens`` does not divide the tokens."""
         if self.tokens % self.tile_tokens == 0:
             return self.tile_vectors
-        rows = least(self.tokens - tile // self.column_tiles * self.tile_tokens, self.tile_tokens)
-        return rows * self.column_vectors
+        left = self.tokens - tile // self.column_tiles * self.tile_tokens
+        return choose(left < self.tile_tokens, left, self.tile_tokens) * self.column_vectors
+
+    def has_work(self, thread: Any, count: Any) -> Any:
+        """Whether a thread has any of the ``count`` vectors of a tile."""
+        return self.even or thread < count
+
+    def thread_vector(self, thread: Any, index: int, count: Any, choose: Choose) -> tuple[Any, Any]:
+        """A thread's vector of a tile, and whether it is one of its own.
+
+        Where the tile has no more, the thread's first vector stands in: reading, summing and arming it twice changes
+        nothing. Sending it twice would: the second could arrive after its receiver has armed the slot again.
+        """
+        vector = thread + index * self.threads
+        if self.even or index == 0:
+            return vector, True
+        return choose(vector < count, vector, thread), vector < count
 
     def element_byte(self, tile: Any, vector: Any) -> Any:
         """Where in a partial a vector of a tile of the first columns lies; those of another owner lie a share on."""

@@ -23,13 +23,15 @@ from megatune_kernels.target import Architecture
 VARIANTS: dict[str, type[FullFanout] | type[TwoStage]] = {"full_fanout": FullFanout, "two_stage": TwoStage}
 BLOCKS = (1, 2, 4, 8, 16, 32, 64, 128, 132, 256)
 LESS_BLOCKS: dict[Value, int] = dict(zip(BLOCKS, (0, *BLOCKS), strict=False))
-THREADS = (128, 256, 512)
+THREADS = (64, 128, 256, 512)
 VECTOR_BYTES = (8, 16)
-TILE_TOKENS = (1, 2, 4, 8)
+TILE_TOKENS = (1, 2, 4, 8, 16)
 LEAST_COLUMNS = 128
 SM_REGISTERS = 1 << 16
+FEW_VECTORS = 4
 MOST_VECTORS = 16
 MOST_WORKSPACE_BYTES = 256 << 20
+START_THREADS = (128, 256, 512)
 START_BLOCKS = 64
 MOST_START_BLOCKS = 128
 
@@ -61,19 +63,18 @@ def _start(workload: Workload, extent: int) -> dict[str, int]:
     That is how the best of a sweep over blocks and threads grew with the tokens, on two H200 at width 7168.
     """
     vectors = workload.tokens * extent * BF16_BYTES // max(VECTOR_BYTES)
-    threads = next((t for t in THREADS if vectors <= START_BLOCKS * t), max(THREADS))
-    columns = _columns(extent)
-    fitting = [c for c in columns if c * BF16_BYTES // max(VECTOR_BYTES) <= threads]
-    wide = max(fitting, default=min(columns))
-    tiles = workload.tokens * (extent // wide)
-    blocks = next((b for b in BLOCKS if b >= tiles), MOST_START_BLOCKS)
-    blocks = min(blocks, MOST_START_BLOCKS)
-    return {"threads": threads, "columns": wide, "blocks": blocks, "ahead": 2 if tiles > 2 * blocks else 1}
+    threads = next((t for t in START_THREADS if vectors <= START_BLOCKS * t), max(START_THREADS))
+    elements = threads * max(VECTOR_BYTES) // BF16_BYTES
+    columns = max((c for c in _columns(extent) if c <= elements), default=min(_columns(extent)))
+    rows = max(t for t in TILE_TOKENS if t == 1 or (columns == extent and t * extent <= elements))
+    tiles = -(-workload.tokens // rows) * (extent // columns)
+    blocks = next(b for b in BLOCKS if b >= tiles or b == MOST_START_BLOCKS)
+    ahead = 2 if tiles > 2 * blocks else 1
+    return {"threads": threads, "columns": columns, "tile_tokens": rows, "blocks": blocks, "ahead": ahead}
 
 
 def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) -> VariantSpace:
     start = _start(workload, extent)
-
     tiles = derived(lambda params: tiles_of(workload, variant, params))
 
     return VariantSpace(
@@ -83,7 +84,7 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
             Parameter("threads", THREADS, start["threads"], "threads a block"),
             Parameter("vector", VECTOR_BYTES, 16, "bytes that a thread moves with one access"),
             Parameter("columns", _columns(extent), start["columns"], "columns of a tile"),
-            Parameter("tile_tokens", TILE_TOKENS, 1, "tokens of a tile"),
+            Parameter("tile_tokens", TILE_TOKENS, start["tile_tokens"], "tokens of a tile"),
             Parameter("ahead", (1, 2, 4), start["ahead"], "tiles that a block sends before it waits for the first"),
             Parameter("parities", (2, 3), 2, "launches whose mailboxes are apart"),
             Parameter("signal", (SENTINEL, FLAG), SENTINEL, "what says that data has come: the data, or a tile's flag"),
@@ -126,8 +127,12 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
             ),
             Constraint(
                 "work",
-                f"with more than {MOST_VECTORS} vectors a thread has too few of them in flight to fill a link",
-                lambda p: tiles(p).rounds * tiles(p).thread_vectors <= MOST_VECTORS,
+                f"a thread with more than {FEW_VECTORS} vectors takes them in turns while multiprocessors idle, unless "
+                f"{START_BLOCKS} blocks are busy; with more than {MOST_VECTORS} it cannot fill a link",
+                lambda p: (
+                    tiles(p).rounds * tiles(p).thread_vectors
+                    <= (MOST_VECTORS if tiles(p).grid >= START_BLOCKS else FEW_VECTORS)
+                ),
             ),
             Constraint(
                 "ahead",

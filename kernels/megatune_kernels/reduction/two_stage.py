@@ -21,10 +21,8 @@ from megatune_kernels.reduction.device import store
 from megatune_kernels.reduction.device import without_negative_zero
 from megatune_kernels.reduction.exchange import arm
 from megatune_kernels.reduction.exchange import begin
-from megatune_kernels.reduction.exchange import box_rank
-from megatune_kernels.reduction.exchange import has_work
+from megatune_kernels.reduction.exchange import choose
 from megatune_kernels.reduction.exchange import parity_byte
-from megatune_kernels.reduction.exchange import peer_rank
 from megatune_kernels.reduction.exchange import raise_flags
 from megatune_kernels.reduction.exchange import receive
 from megatune_kernels.reduction.exchange import slots_at_peers
@@ -37,11 +35,11 @@ from megatune_kernels.reduction.geometry import SENTINEL
 def _send_partials(
     partial: Int64, peers: list[Int64], rank: Int32, thread: Int32, tile: Int32, kernel: cutlass.Constexpr
 ) -> None:
-    count = kernel.vectors(tile, cutlass.min)
-    if has_work(thread, count, kernel):
+    count = kernel.vectors(tile, choose)
+    if kernel.has_work(thread, count):
         vectors, real = thread_vectors(thread, count, kernel)
         places = [partial + Int64(kernel.element_byte(tile, vector)) for vector in vectors]
-        shares = [Int64(peer_rank(rank, p, kernel)) * kernel.share_bytes for p in range(kernel.peers)]
+        shares = [Int64(kernel.peer_rank(rank, p, choose)) * kernel.share_bytes for p in range(kernel.peers)]
         slots = slots_at_peers(peers, rank, tile, vectors, 0, kernel)
         if cutlass.const_expr(kernel.rounds == 1):
             begin(kernel)
@@ -67,8 +65,8 @@ def _sum_own(
 ) -> None:
     if cutlass.const_expr(kernel.signal != SENTINEL):
         wait_for_flags(mailboxes, thread, tile, 0, kernel)
-    count = kernel.vectors(tile, cutlass.min)
-    if has_work(thread, count, kernel):
+    count = kernel.vectors(tile, choose)
+    if kernel.has_work(thread, count):
         vectors, real = thread_vectors(thread, count, kernel)
         columns = Int64(rank) * kernel.share_bytes
         places = [Int64(kernel.element_byte(tile, vector)) + columns for vector in vectors]
@@ -95,14 +93,14 @@ def _collect_results(
 ) -> None:
     if cutlass.const_expr(kernel.signal != SENTINEL):
         wait_for_flags(mailboxes, thread, tile, kernel.peers, kernel)
-    count = kernel.vectors(tile, cutlass.min)
-    if has_work(thread, count, kernel):
+    count = kernel.vectors(tile, choose)
+    if kernel.has_work(thread, count):
         vectors, _ = thread_vectors(thread, count, kernel)
         slots = [mailboxes + Int64(kernel.box_byte(tile, vector)) for vector in vectors]
         boxes = [box * kernel.box_bytes for box in range(kernel.peers, kernel.boxes)]
         received = receive(slots, boxes, kernel)
         for b in cutlass.range_constexpr(kernel.peers):
-            columns = Int64(box_rank(rank, b)) * kernel.share_bytes
+            columns = Int64(kernel.box_rank(rank, b, choose)) * kernel.share_bytes
             for i in cutlass.range_constexpr(kernel.thread_vectors):
                 store(output + columns + Int64(kernel.element_byte(tile, vectors[i])), received[i][b])
         arm(slots, boxes, kernel)
