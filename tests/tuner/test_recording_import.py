@@ -41,3 +41,11 @@ def test_every_measurement_is_there_once(shipped: Recording, tmp_path: Path, pro
             )
             finals = [row for row in rows if row.measurement.stage is Stage.FINAL]
     assert len(finals) == sum(len(one) for place in shipped.workloads for one in shipped.finals(place))
+
+
+def test_some_workloads_alone(shipped: Recording, tmp_path: Path) -> None:
+    some = shipped.workloads[3:5]
+    with open_database(tmp_path / "imported.db") as database, database.session() as session:
+        import_recording(session, shipped, workloads=some)
+        found = queries.workloads(session, target=shipped.about.target.digest, regime=shipped.about.regime)
+        assert {row.digest for row in found} == {workload.digest for workload in some}

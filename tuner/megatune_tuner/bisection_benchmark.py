@@ -1,26 +1,20 @@
 """How near a campaign's bisection comes to a sweep over every whole number of tokens, and for what share of its
 measurements: from recordings that hold the sweep around each crossover (``record.around_crossovers``).
 
-The campaign is a real one over the tokens whose space was recorded, which replays the recording. The sweep compares the
-recorded finalists of every cell.
+The campaign is a real one over the tokens whose space was recorded. It knows that space, because what a search misses
+is another matter, and replays what it measures between. The sweep compares the recorded finalists of every cell.
 """
 
 from __future__ import annotations
 
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy.orm import Session
-
-from megatune_db.queries import campaign as campaign_row
-from megatune_db.queries import trials
-from megatune_db.records import TrialState
 from megatune_db.session import open_database
 from megatune_kernels.figures import Figure
 from megatune_kernels.operator import Workload
@@ -33,13 +27,13 @@ from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.ledger import Ledger
+from megatune_tuner.recording_import import import_recording
 from megatune_tuner.recordings import Recording
 from megatune_tuner.runners.replay import ReplayRunner
 
 NEAR = 0.05
 """Share of its tokens, or one token, within which two crossovers are the same."""
 SHARE_GOAL = 0.25
-NAME = "bisection"
 
 APART = "crossovers: bisection off the sweep"
 COST = "crossovers: share of the sweep's measurements"
@@ -69,10 +63,10 @@ class Bisected:
     sweep: Place | None
     """None: there is none."""
     measured: int
-    """Measurements of the campaign, finalists and baselines included."""
+    """Cells whose finalists the campaign compared, the listed ones included."""
     swept: int
-    """Measurements of a sweep over every whole number from the least to the most listed tokens: at the listed ones the
-    campaign's, at each of the others as many as those beside the crossovers took."""
+    """Those that a sweep compares: every whole number from the least to the most listed tokens. A cell takes the same
+    measurements in both: of its neighbours' best configs and of the baselines."""
 
     @property
     def share(self) -> float:
@@ -153,33 +147,31 @@ def bisection_figures(results: Sequence[Bisected], how: str) -> list[Figure]:
 def _bisected(recording: Recording, listed: Sequence[Workload], beside: Sequence[Workload]) -> Iterator[Bisected]:
     asked = _campaign(recording, listed)
     runner = ReplayRunner(recording)
+    arch = architecture(runner.target.hardware.arch)
     with tempfile.TemporaryDirectory() as folder, open_database(Path(folder) / "bisection.db") as database:
+        with database.session() as session:
+            import_recording(session, recording, workloads=listed)
         run_campaign(asked, runner, database, configs=recording.configs)
         ledger = Ledger(database, asked, runner.target, runner.provenance)
-        arch = architecture(runner.target.hardware.arch)
-        with database.session() as session:
-            counts = _counts(session)
-        cells = [cell for cell in (*listed, *beside) if cell.digest in counts]
-        told = crossovers({cell: ledger.finals(cell, asked.space_at(cell, arch)) for cell in cells})
+        measured = [cell for cell in (*listed, *beside) if ledger.trials(cell)]
+        told = crossovers({cell: ledger.finals(cell, asked.space_at(cell, arch)) for cell in measured})
     full = crossovers({cell: _recorded(recording, cell) for cell in (*listed, *beside)})
     tokens = [cell.tokens for cell in listed]
-    a_cell = sum(len(recording.configs(cell)) + len(_recorded(recording, cell)) for cell in beside) / len(beside)
-    others = max(tokens) - min(tokens) + 1 - len(tokens)
-    swept = sum(counts[cell.digest] for cell in listed) + round(a_cell * others)
+    swept = max(tokens) - min(tokens) + 1
     for found, sweep in _matched(places(told), places(full)):
-        yield Bisected(listed[0].at(0), found, sweep, counts.total(), swept)
+        yield Bisected(listed[0].at(0), found, sweep, len(measured), swept)
 
 
 def _campaign(recording: Recording, listed: Sequence[Workload]) -> Campaign:
-    """One that measures all that is recorded of the listed cells, and looks for crossovers."""
+    """One that has nothing left to search, and looks for crossovers."""
     shape, regime = listed[0], recording.about.regime
     dims = "\n".join(f"{name} = {size}" for name, size in shape.dims)
     return parse_campaign(
         f"""
-        name = "{NAME}"
+        name = "bisection"
         tokens = {sorted(cell.tokens for cell in listed)}
         regime = {{weights = "{regime.weights}", execution = "{regime.execution}"}}
-        budget.trials = {max(len(recording.configs(cell)) for cell in listed)}
+        budget.trials = 1
         sampler.kind = "random"
         crossovers.refine = true
         runner = {{kind = "replay", recording = "{recording.name}"}}
@@ -191,13 +183,6 @@ def _campaign(recording: Recording, listed: Sequence[Workload]) -> Campaign:
         """,
         source=recording.name,
     )
-
-
-def _counts(session: Session) -> Counter[str]:
-    """Measurements of the campaign by workload."""
-    row = campaign_row(session, NAME)
-    assert row is not None
-    return Counter(trial.workload for trial in trials(session, row.id) if trial.state is TrialState.DONE)
 
 
 def _recorded(recording: Recording, workload: Workload) -> Finals:

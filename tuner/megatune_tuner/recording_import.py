@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlalchemy.orm import Session
@@ -19,19 +20,27 @@ from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.replay import ReplayRunner
 
 
-def import_recording(session: Session, recording: Recording, provenance: Provenance = Provenance.REPLAYED) -> int:
+def import_recording(
+    session: Session,
+    recording: Recording,
+    provenance: Provenance = Provenance.REPLAYED,
+    *,
+    workloads: Sequence[Workload] | None = None,
+) -> int:
     """Add a recording's measurements; return how many the database did not have.
 
     Sessions of finalists stay what they are: samples that were interleaved.
 
     :param provenance: ``measured`` where the campaign that made the recording is to go on in this database: it then
         measures none of them again.
+    :param workloads: those to take in; None: all.
     """
+    workloads = recording.workloads if workloads is None else workloads
     target = recording.about.target
     stored = target.to_dict()
     store.put_target(session, digest=target.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
     seen: set[tuple[str, str]] = set()
-    for workload in recording.workloads:
+    for workload in workloads:
         store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
         for config in recording.configs(workload):
             if (workload.operator, config.digest) not in seen:
@@ -43,17 +52,17 @@ def import_recording(session: Session, recording: Recording, provenance: Provena
                     variant=config.variant,
                     params=config.params,
                 )
-    rows = (replace(measurement, provenance=provenance) for measurement in _measurements(recording))
+    rows = (replace(measurement, provenance=provenance) for measurement in _measurements(recording, workloads))
     return store.add_measurements(session, rows)
 
 
-def _measurements(recording: Recording) -> Iterator[Measurement]:
+def _measurements(recording: Recording, workloads: Sequence[Workload]) -> Iterator[Measurement]:
     runner = ReplayRunner(recording)
 
     def request(workload: Workload, config: Config) -> Request:
         return Request(workload, config, recording.about.regime)
 
-    for workload in recording.workloads:
+    for workload in workloads:
         for config in recording.configs(workload):
             yield runner.measure(request(workload, config))
         for finals in recording.finals(workload):
