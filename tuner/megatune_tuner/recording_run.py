@@ -60,6 +60,8 @@ AHEAD = 512
 """Jobs whose artifacts are in the works: a cell that shares none with those before it compiles while they measure."""
 HANDED_OVER = 2
 """Jobs that the runner has: while it measures one, the one before is committed and the one behind waits its turn."""
+NOTHING = Space(())
+"""The space of a cell around a crossover before it is enumerated, and where nothing of it can be measured."""
 
 
 @dataclass(frozen=True)
@@ -240,27 +242,28 @@ class _Recorder:
         share = self._campaign.record.around_crossovers
         if share is None:
             return []
-        found = []
         finals = {workload: self._ledger.finals(workload, space) for workload, space in self._spaces.items()}
-        for workload in cells_around(finals, share):
-            try:
-                space = self._campaign.space_at(workload, self._arch)
-            except MegatuneError:
-                continue
-            if self._configs is None or any(not space.violations(config) for config in self._configs(workload)):
-                self._spaces[workload] = space
-                self._ledger.put_workload(workload)
-                found.append(workload)
-        return found
+        around = cells_around(finals, share)
+        if self._configs is not None:
+            around = [workload for workload in around if any(True for _ in self._configs(workload))]
+        for workload in around:
+            self._ledger.put_workload(workload)
+            self._spaces[workload] = NOTHING
+        return around
 
     def _select(self, workload: Workload) -> _Cell:
-        space = self._spaces[workload]
+        listed = workload in self._listed
         try:
+            if not listed:
+                self._spaces[workload] = self._campaign.space_at(workload, self._arch)
+            space = self._spaces[workload]
             catalogue = Catalogue(space, self._configs(workload) if self._configs is not None else None)
         except MegatuneError as error:
-            raise self._campaign.fault(str(workload), error) from error
+            if listed:
+                raise self._campaign.fault(str(workload), error) from error
+            return _Cell(workload, NOTHING, [], {})
         baselines = [Config.of(name, {}) for name in operator(workload.operator).baselines]
-        if workload in self._listed:
+        if listed:
             chosen = sampled(catalogue, self._campaign.record.sample, self._campaign.record.seed)
         else:
             chosen = self._best_near(workload, catalogue)
