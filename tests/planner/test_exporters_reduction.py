@@ -111,6 +111,9 @@ def test_bands_that_hide_a_contested_crossover_do_not_move_the_limit(tmp_path: P
     )
     assert crossover.kind == "contested"
     assert limit(hidden, "one_shot").tokens == 4
+    assert limit(hidden, "two_shot").tokens == 0
+    turned = crossover.model_copy(update={"below": TWO_STAGE, "above": FANOUT})
+    assert limit(hidden.model_copy(update={"crossovers": (turned,)}), "one_shot").tokens == 0
 
 
 def test_a_suspect_crossover_carries_no_limit(tmp_path: Path) -> None:

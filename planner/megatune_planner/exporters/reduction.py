@@ -142,9 +142,9 @@ def limit(shape: ShapePlan, *algorithms: Algorithm) -> Limit:
         if is_in[0] == is_in[1]:
             continue
         trust(crossover)
-        if crossover.kind == "contested" and is_in[0]:
+        if crossover.kind == "contested":
             warnings.append(f"{contested(crossover)}: the limit ends before the first change")
-            end = min(end, crossover.tokens_lo)
+            end = min(end, crossover.tokens_lo if is_in[0] else 0)
     wins = [each.algorithm in algorithms and each.tokens <= end for each in points]
     count = wins.index(False) if False in wins else len(points)
     last, loss = points[count - 1] if count else None, points[count] if count < len(points) else None
