@@ -36,8 +36,8 @@ class ReductionBuffers:
     The bound of a sum of reals allows a rounding to BF16 after each addition, as libraries do; kernels that round once
     keep to it as well, and integers leave no room at all.
 
-    Baselines that reduce in place get memory of their own, which ``poison`` fills with the partials. After c calls it
-    holds the sum times world^(c - 1), which for integers and worlds of a power of two is exact as well.
+    Baselines that reduce in place get memory of their own, one for each copy so that each is reduced once, which
+    ``poison`` fills with the partials.
     """
 
     copies = COPIES
@@ -83,7 +83,7 @@ class ReductionBuffers:
 
     def _refill(self) -> None:
         for memory in self._memories.values():
-            memory.copy_(self._partials)
+            memory.view(-1, *self._partials.shape).copy_(self._partials)
 
     def _draw(self, largest: int) -> torch.Tensor:
         """One rank's partial of one set: integers up to ``largest``, or normals for 0; some zeros are negative."""
@@ -105,35 +105,31 @@ class ReductionBuffers:
         self._refill()
 
     def check(self) -> str:
-        found = self._outputs.float()
-        if found.isnan().all():
-            # Nobody wrote an output: a baseline that reduces in place, or nothing at all.
-            written = [self._memories[name].float() for name in IN_PLACE if self._written(name)]
-            found = self._first_of_many(written[0]) if written else found
-        # NaN fails the comparison, so an output that was never written is found.
-        good = (found - self._sums).abs() <= self._bounds
-        wrong = int(good.numel() - good.sum().item())
-        if not wrong:
-            return ""
-        at, token, column = (int(i) for i in (~good).nonzero()[0])
-        return (
-            f"rank {self._rank}: {wrong} of {good.numel()} outputs are wrong; first: set {at}, token {token}, "
-            f"column {column}: got {found[at, token, column].item():g}, expected "
-            f"{self._sums[at, token, column].item():g}"
-        )
+        if not self._outputs.isnan().all():
+            return self._compared(self._outputs)
+        # Nobody wrote an output: a baseline that reduces in place did its work, or nothing was done at all.
+        for name in IN_PLACE:
+            memory = self._memories.get(name)
+            if memory is not None and not torch.equal(memory[:SETS], self._partials):
+                return self._compared(memory)
+        return self._compared(self._outputs)
 
-    def _written(self, name: str) -> bool:
-        return name in self._memories and not torch.equal(self._memories[name], self._partials)
-
-    def _first_of_many(self, found: torch.Tensor) -> torch.Tensor:
-        """What calls in place gave at first, when each set was reduced some times over."""
-        first = torch.empty_like(found)
-        for at in range(SETS):
-            largest = self._sums[at].abs().max()
-            ratio = float(found[at].abs().max() / largest)
-            more = round(math.log(ratio, self._world)) if 0 < ratio < math.inf else 0
-            first[at] = found[at] / float(self._world) ** more
-        return first
+    def _compared(self, results: torch.Tensor) -> str:
+        """Compare results [copies, tokens, width] with the sums of their sets; empty when all are within the bound."""
+        wrong, first = 0, ""
+        for copy, found in enumerate(results):
+            sums, bounds = self._sums[copy % SETS], self._bounds[copy % SETS]
+            # NaN fails the comparison, so what was never written is found.
+            bad = ~((found.float() - sums).abs() <= bounds)
+            count = int(bad.sum().item())
+            if count and not wrong:
+                token, column = (int(i) for i in bad.nonzero()[0])
+                first = (
+                    f"copy {copy}, token {token}, column {column}: got {found[token, column].item():g}, expected "
+                    f"{sums[token, column].item():g}"
+                )
+            wrong += count
+        return f"rank {self._rank}: {wrong} of {results.numel()} outputs are wrong; first: {first}" if wrong else ""
 
     def fingerprint(self) -> int:
         """Position counts, so two results that are swapped differ."""
@@ -146,22 +142,24 @@ class ReductionBuffers:
         """Enqueue a baseline on the current stream; the first call makes what it needs, with all ranks together."""
         if name not in self._calls:
             self._calls[name] = self._prepared(name)
-        self._calls[name](copy % SETS)
+        self._calls[name](copy % COPIES)
 
     def _prepared(self, name: str) -> Callable[[int], object]:
         from torch import distributed
         from torch.distributed import _symmetric_memory as symmetric
 
         group = distributed.group.WORLD.group_name
+        shape = (COPIES if name in IN_PLACE else SETS, *self._shape)
         if name == "nccl":
-            memory = torch.empty_like(self._partials)
+            memory = torch.empty(shape, dtype=torch.bfloat16, device=self._partials.device)
         else:
-            memory = symmetric.empty(self._partials.shape, dtype=torch.bfloat16, device=self._partials.device)
+            memory = symmetric.empty(shape, dtype=torch.bfloat16, device=self._partials.device)
             symmetric.rendezvous(memory, group)
-        memory.copy_(self._partials)
         self._memories[name] = memory
+        self._refill()
         if name == "nccl":
-            return lambda at: distributed.all_reduce(memory[at])
+            return lambda copy: distributed.all_reduce(memory[copy])
+        operators, outputs = torch.ops.symm_mem, self._outputs
         if name == "torch_two_shot":
-            return lambda at: torch.ops.symm_mem.two_shot_all_reduce_(memory[at], "sum", group)
-        return lambda at: torch.ops.symm_mem.one_shot_all_reduce_out(memory[at], "sum", group, self._outputs[at])
+            return lambda copy: operators.two_shot_all_reduce_(memory[copy], "sum", group)
+        return lambda copy: operators.one_shot_all_reduce_out(memory[copy % SETS], "sum", group, outputs[copy % SETS])
