@@ -56,6 +56,13 @@ def test_every_failure_is_a_status_and_the_pool_goes_on(pool: CompilePool, workl
     assert built.artifact is not None
 
 
+def test_code_that_may_hang_is_a_wrong_result_with_the_reason(pool: CompilePool, workload: Workload) -> None:
+    for unit in (1, 2):
+        built = pool.submit(operator("faulty"), workload, Config.of("unsafe", {"unit": unit})).result(60)
+        assert (built.artifact, built.status) == (None, Status.WRONG_RESULT)
+        assert built.reason == "PTX: a loop waits for what was loaded before: ld.volatile.global.b32 %r1, [%rd1]"
+
+
 def test_an_artifact_is_built_once_and_then_found(pool: CompilePool) -> None:
     projection = operator("projection")
     arch = architecture("sm_90a")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from megatune_kernels.artifact import artifact_key
+from megatune_kernels.audit import audit
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Cost
@@ -35,8 +36,20 @@ BODIES = {
     "hang": "volatile float* flag = y; y[i] = 0.0f; while (flag[i] == 0.0f) {} y[i] = x[i] + 1.0f;",
     "refused": "y[i] = x[i] + 1.0f;",
 }
-UNBUILDABLE = ("compile_error", "compile_timeout", "compile_crash")
+UNBUILDABLE = ("compile_error", "compile_timeout", "compile_crash", "unsafe")
 SLEEP_S = 30.0
+HOISTED = """
+.visible .entry entry(.param .u64 y)
+{
+    ld.param.b64 %rd1, [y];
+    ld.volatile.global.b32 %r1, [%rd1];
+again:
+    setp.eq.b32 %p1, %r1, 0;
+    @%p1 bra again;
+    ret;
+}
+"""
+"""What a kernel that waits looks like when its load was moved out of the loop."""
 
 
 class Faulty(Operator):
@@ -66,6 +79,8 @@ class Faulty(Operator):
             time.sleep(SLEEP_S)
         if config.variant == "compile_crash":
             os.abort()
+        if config.variant == "unsafe":
+            audit(HOISTED, b"")
         from cuda.core import Program
         from cuda.core import ProgramOptions
 
