@@ -45,6 +45,9 @@ class Meeting(NamedTuple):
     low: int
     high: int
     """The last place before, and the first place after all changes of sides; for ``never`` the first and the last."""
+    first: int
+    last: int
+    """The smallest and the largest place at which both were measured."""
     estimate: float | None
     """Where the two are equally fast, for a single change whose ratios are known."""
     changes: tuple[tuple[int, int], ...]
@@ -87,6 +90,8 @@ def meet(points: Sequence[Compared]) -> Meeting:
         decided=first_side != 0,
         low=low,
         high=high,
+        first=points[0].at,
+        last=points[-1].at,
         estimate=_estimate([p for p in points if low <= p.at <= high]) if len(changes) == 1 else None,
         changes=tuple(changes),
         tied=tuple(point.at for point in points if not point.side and low <= point.at <= high),
