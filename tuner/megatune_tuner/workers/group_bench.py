@@ -48,8 +48,9 @@ from megatune_tuner.workers.sampling import another_process
 
 HEAT_REPLAYS = 16
 """Between two meetings, while heating."""
-FINAL_STRESS = 50
-"""Verifications of each finalist with new values and skewed starts, each of a whole sequence of launches."""
+FINAL_STRESS = 34
+"""Verifications of each finalist with new values and skewed starts, each of a whole sequence of launches: two thousand
+launches, where a sequence has 60."""
 MOST_SKEW_S = 300e-6
 
 T = TypeVar("T")
