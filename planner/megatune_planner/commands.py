@@ -1,12 +1,10 @@
-"""The commands ``plan``, ``show`` and ``export``, for the one ``megatune`` command to compose.
+"""The commands ``plan``, ``show``, ``export``, ``crossovers`` and ``predict``, for the one ``megatune`` command.
 
 What they need is imported when they run: ``megatune --help`` should not wait for a database library.
 """
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Annotated
@@ -15,38 +13,39 @@ from typing import Any
 import typer
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.command_words import DEFAULT_DATABASE
+from megatune_planner.command_words import DEFAULT_REGIME
+from megatune_planner.command_words import DatabaseOption
+from megatune_planner.command_words import JsonOption
+from megatune_planner.command_words import PlanArgument
+from megatune_planner.command_words import ProvenanceOption
+from megatune_planner.command_words import RegimeOption
+from megatune_planner.command_words import TargetOption
+from megatune_planner.command_words import find_plan
+from megatune_planner.command_words import from_database
+from megatune_planner.command_words import from_file
+from megatune_planner.command_words import print_json
+from megatune_planner.command_words import print_rich
+from megatune_planner.command_words import provenances_of
+from megatune_planner.command_words import regime_of
+from megatune_planner.crossover_commands import crossovers
+from megatune_planner.predict_command import predict
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
-
-    from megatune_db.records import Provenance
     from megatune_planner.plan import Plan
 
 app = typer.Typer(help="Turn measurements into plans.", add_completion=False)
-
-PIPE_COLUMNS = 120
-"""Width of tables where stdout is no terminal and nothing says how wide it is."""
-
-DatabaseOption = Annotated[
-    Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database with the measurements.")
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or a plan's name or digest in --db.")]
-DEFAULT_DATABASE = Path("megatune.db")
+app.command(epilog="Example: megatune crossovers plan.json")(crossovers)
+app.command(epilog="Example: megatune predict --db tuned.db --world 4 --world 8")(predict)
 
 
 @app.command(epilog="Example: megatune plan --db tuned.db --name kimi-k3-tp8 --out plan.json")
 def plan(
     db: DatabaseOption = DEFAULT_DATABASE,
-    target: Annotated[
-        str | None, typer.Option(help="Digest of the target; needed where the database has several.")
-    ] = None,
+    target: TargetOption = None,
     name: Annotated[str, typer.Option(help="Name of the plan.")] = "plan",
-    regime: Annotated[str, typer.Option(help="Conditions of the measurements, weights and execution.")] = "cold-graph",
-    provenance: Annotated[
-        list[str] | None,
-        typer.Option(help="What counts as evidence, the most trusted first; by default measured, then replayed."),
-    ] = None,
+    regime: RegimeOption = DEFAULT_REGIME,
+    provenance: ProvenanceOption = None,
     operator: Annotated[
         list[str] | None, typer.Option(help="Plan these operators alone; by default every registered one.")
     ] = None,
@@ -78,17 +77,17 @@ def plan(
             session,
             name=name,
             target=target,
-            regime=_regime(regime),
+            regime=regime_of(regime),
             only_operators=operator or (),
-            provenances=_provenances(provenance) or EVIDENCE,
+            provenances=provenances_of(provenance) or EVIDENCE,
             options=options,
-            incumbent=(_from_file(incumbent) or _from_database(incumbent, session)[0]) if incumbent else None,
+            incumbent=(from_file(incumbent) or from_database(incumbent, session)[0]) if incumbent else None,
         )
         # The file comes first: a plan that could not be written is not kept either.
         write({path.name: made.to_json()}, path.parent)
         keep_draft(session, made)
     if as_json:
-        _print_json(_summary(made) | {"file": str(path)})
+        print_json(_summary(made) | {"file": str(path)})
     else:
         _print(made)
         typer.echo(f"\nwritten to {path}, kept in {db}: megatune show {path}")
@@ -97,7 +96,7 @@ def plan(
 @app.command(epilog="Example: megatune show plan.json")
 def show(plan: PlanArgument, db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -> None:
     """Print a plan: its bands, gains, crossovers and fallback rules."""
-    found, _ = _find(plan, db)
+    found, _ = find_plan(plan, db)
     if as_json:
         typer.echo(found.to_json(), nl=False)
     else:
@@ -117,14 +116,14 @@ def export(
     from megatune_planner.exporters.base import write
 
     chosen = exporter(to)
-    found, state = _find(plan, db)
+    found, state = find_plan(plan, db)
     checked = chosen.check_runtime()
     paths = write(chosen.files(found), out)
     if state == "approved":
         _mark_exported(found, db)
     if as_json:
         files = [str(path) for path in paths]
-        _print_json({"plan": found.digest, "exporter": chosen.name, "files": files, "runtime": checked, "state": state})
+        print_json({"plan": found.digest, "exporter": chosen.name, "files": files, "runtime": checked, "state": state})
         return
     for path in paths:
         typer.echo(path)
@@ -134,37 +133,6 @@ def export(
         typer.echo("the plan is a draft that nobody approved yet", err=True)
 
 
-def _find(plan: str, db: Path) -> tuple[Plan, str | None]:
-    """The plan, and its state where it comes from the database."""
-    from megatune_db.session import open_database
-
-    found = _from_file(plan)
-    if found is not None:
-        return found, None
-    if not db.exists():
-        raise MegatuneError(f"there is no file {plan}, and no database {db} that could hold a plan of that name")
-    with open_database(db, read_only=True) as database, database.session() as session:
-        return _from_database(plan, session)
-
-
-def _from_file(plan: str) -> Plan | None:
-    from megatune_planner.plan import Plan
-
-    path = Path(plan)
-    return Plan.load(path) if path.exists() or path.suffix == ".json" else None
-
-
-def _from_database(plan: str, session: Session) -> tuple[Plan, str]:
-    from megatune_db import queries
-    from megatune_planner.plan import Plan
-
-    row = queries.plan(session, plan)
-    if row is None:
-        known = ", ".join(sorted({row.name for row in queries.plans(session)}))
-        raise MegatuneError(f"there is no file {plan}, and no plan of that name or digest; there are {known or 'none'}")
-    return Plan.from_json(row.content), row.state.value
-
-
 def _mark_exported(plan: Plan, db: Path) -> None:
     from megatune_db import store
     from megatune_db.records import PlanState
@@ -172,27 +140,6 @@ def _mark_exported(plan: Plan, db: Path) -> None:
 
     with open_database(db, create=False) as database, database.session() as session:
         store.set_plan_state(session, plan.digest, PlanState.EXPORTED)
-
-
-def _regime(text: str) -> Any:
-    from megatune_db.records import Regime
-
-    try:
-        return Regime.parse(text)
-    except ValueError:
-        raise MegatuneError(
-            f"no such regime: {text!r}; allowed: cold-graph, cold-eager, warm-graph, warm-eager"
-        ) from None
-
-
-def _provenances(words: list[str] | None) -> list[Provenance]:
-    from megatune_db.records import Provenance
-
-    allowed = [each for each in Provenance if each is not Provenance.PREDICTED]
-    for word in words or ():
-        if word not in allowed:
-            raise MegatuneError(f"{word!r} is no evidence; allowed: {', '.join(allowed)}")
-    return [Provenance(word) for word in words or ()]
 
 
 def _traffic(text: str | None) -> dict[int, float]:
@@ -235,13 +182,6 @@ def _summary(plan: Plan) -> dict[str, Any]:
 
 
 def _print(plan: Plan) -> None:
-    from rich.console import Console
-
     from megatune_planner.rendering import render_plan
 
-    width = shutil.get_terminal_size((PIPE_COLUMNS, 24)).columns
-    Console(width=width, highlight=False).print(render_plan(plan))
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, allow_nan=False))
+    print_rich(render_plan(plan))

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crossover_examples import BASELINES
+from crossover_examples import FANOUT
+from crossover_examples import GROUP
+from crossover_examples import NCCL
+from crossover_examples import ONE_SHOT
+from crossover_examples import POWERS
+from crossover_examples import REDUCTION
+from crossover_examples import TWO_SHOT
+from crossover_examples import TWO_STAGE
+from crossover_examples import Curve
+from crossover_examples import baselines
+from crossover_examples import cells
+from crossover_examples import default
+from crossover_examples import reduction
+from crossover_examples import variants
 from plan_examples import CUBLAS
 from plan_examples import REGIME
-from plan_examples import TARGET
 from plan_examples import Case
 from plan_examples import fill
 from plan_examples import mma
@@ -26,10 +37,7 @@ from megatune_db.records import Stage
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
-from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
-from megatune_kernels.target import Target
-from megatune_kernels.target import architecture
 from megatune_planner.crossovers import one_shot_bytes
 from megatune_planner.crossovers import refinement
 from megatune_planner.figure import latency_figure
@@ -40,51 +48,6 @@ from megatune_planner.plan import TokenRange
 from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 from megatune_planner.reader import load
-
-REDUCTION = operator("reduction")
-BASELINES = {"reduction": REDUCTION.baselines, "projection": ("cublas",)}
-NCCL, ONE_SHOT, TWO_SHOT = REDUCTION.baselines
-POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-
-Curve = Callable[[int], float]
-
-
-def reduction(tokens: int, width: int = 7168, world: int = 2) -> Workload:
-    return REDUCTION.workload({"width": width}, tokens, world=world)
-
-
-def default(variant: str, width: int = 7168, world: int = 2) -> Config:
-    """One config a variant, legal at every number of tokens."""
-    space = REDUCTION.space(reduction(1, width, world), architecture("sm_90a"))
-    return next(config for config in space.defaults() if config.variant == variant)
-
-
-FANOUT, TWO_STAGE = default("full_fanout"), default("two_stage")
-GROUP = Target(replace(TARGET.hardware, links="nvlink-18", world=2), TARGET.toolchain)
-
-
-def cells(curves: Mapping[Config, Curve], tokens: Sequence[int] = POWERS, **where: int) -> list[Case]:
-    """Each config searched and then among the finalists, with the interval of 0.4 % of the examples."""
-    found = []
-    for count in tokens:
-        workload = reduction(count, **where)
-        for config, curve in curves.items():
-            found.append(Case(workload, config, curve(count)))
-            found.append(Case(workload, config, curve(count), Stage.FINAL, f"finals {workload}"))
-    return found
-
-
-def baselines(nccl: Curve = lambda t: 30 + t / 10) -> dict[Config, Curve]:
-    return {
-        Config.of(NCCL, {}): nccl,
-        Config.of(ONE_SHOT, {}): lambda t: 12 + t / 10,
-        Config.of(TWO_SHOT, {}): lambda t: 16 + t / 12,
-    }
-
-
-def variants() -> dict[Config, Curve]:
-    """They are equally fast at 96.67 tokens."""
-    return {FANOUT: lambda t: 2 + 0.04 * t, TWO_STAGE: lambda t: 3.45 + 0.025 * t}
 
 
 @pytest.fixture
