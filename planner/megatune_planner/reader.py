@@ -56,6 +56,7 @@ class _Table(NamedTuple):
     starts: tuple[int, ...]
     decisions: tuple[Decision | None, ...]
     bands: tuple[Mapping[str, Any], ...]
+    crossovers: tuple[Mapping[str, Any], ...]
 
 
 class Reader:
@@ -78,10 +79,20 @@ class Reader:
         ``shape`` is the operator's dims sorted by name, as ``shape_of`` spells them. Never raises.
         """
         try:
-            starts, decisions, _ = self._tables[operator, shape, dtype, world, routing]
-            return decisions[bisect_right(starts, tokens)]
+            table = self._tables[operator, shape, dtype, world, routing]
+            return table.decisions[bisect_right(table.starts, tokens)]
         except (KeyError, TypeError):
             return None
+
+    def crossovers(
+        self, operator: str, shape: str, dtype: str = "bf16", world: int = 1, routing: str = "none"
+    ) -> tuple[Mapping[str, Any], ...]:
+        """Where variants give way to one another at one shape, as the plan has it: with units, in tokens and bytes.
+
+        They hold at this world and width alone. Empty where the plan does not hold. Not for the hot path.
+        """
+        table = self._tables.get((operator, shape, dtype, world, routing))
+        return () if table is None else table.crossovers
 
     def explain(
         self, operator: str, shape: str, tokens: int, dtype: str = "bf16", world: int = 1, routing: str = "none"
@@ -197,7 +208,15 @@ def _table(shape: Mapping[str, Any], workspace_bytes: int | None) -> _Table:
         expected = -1 if hi is None else hi + 1
     if expected != -1:
         raise ValueError(f"bands of {shape['shape']} have no last one")
-    return _Table(tuple(starts), tuple(decisions), bands)
+    return _Table(tuple(starts), tuple(decisions), bands, tuple(map(_with_units, shape["crossovers"])))
+
+
+def _with_units(crossover: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The crossover, read-only. A limit without its unit is worse than none: tokens, bytes and elements look alike."""
+    traffic = crossover["traffic"]
+    if crossover["unit"] != "tokens" or (traffic is not None and traffic["unit"] != "bytes"):
+        raise ValueError(f"a crossover of {crossover['below']} and {crossover['above']} is in an unknown unit")
+    return MappingProxyType({**crossover, "traffic": None if traffic is None else MappingProxyType(dict(traffic))})
 
 
 def _fitting(band: Mapping[str, Any], workspace_bytes: int | None) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from sqlalchemy.orm import Session
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.session import open_database
+from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
@@ -47,6 +49,7 @@ from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import TokenRange
 from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
+from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
 
 
@@ -272,6 +275,36 @@ def test_a_reader_falls_back_where_the_workspace_is_too_small(session: Session) 
     assert small.explain(*asked, too_much, world=2).endswith(
         f"needs {needs[-1]} bytes of workspace, and there are {needs[-1] - 1}"
     )
+
+
+def test_a_reader_knows_crossovers_and_their_units(session: Session) -> None:
+    fill(session, cells(variants() | baselines()), GROUP)
+    plan = planned(session)
+    reader = load(plan.to_json(), target=GROUP.to_dict())
+    (found,) = reader.crossovers("reduction", "width=7168", world=2)
+    assert (found["kind"], found["unit"], found["tokens_lo"], found["tokens_hi"]) == ("interval", "tokens", 64, 128)
+    assert (found["traffic"]["unit"], found["traffic"]["bytes_hi"]) == ("bytes", 128 * 28672)
+    with pytest.raises(TypeError):
+        found["tokens_lo"] = 1  # type: ignore[index]
+    # A crossover of one world says nothing of another.
+    assert reader.crossovers("reduction", "width=7168", world=8) == ()
+    assert load(plan.to_json(), target={}).crossovers("reduction", "width=7168", world=2) == ()
+
+
+@pytest.mark.parametrize("unit", [None, "elements"])
+@pytest.mark.parametrize("place", ["tokens", "traffic"])
+def test_a_limit_in_no_known_unit_is_refused(session: Session, unit: str | None, place: str) -> None:
+    fill(session, cells(variants() | baselines()), GROUP)
+    value = json.loads(planned(session).to_json())
+    crossover = value["content"]["operators"][0]["shapes"][0]["crossovers"][0]
+    holder = crossover if place == "tokens" else crossover["traffic"]
+    if unit is None:
+        del holder["unit"]
+    else:
+        holder["unit"] = unit
+    value["digest"] = digest(value["content"])
+    with pytest.raises(PlanError, match="unit"):
+        load(json.dumps(value), target=None)
 
 
 def test_kernels_that_are_not_installed_are_no_plan(session: Session) -> None:

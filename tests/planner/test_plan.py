@@ -17,12 +17,16 @@ from pydantic import BaseModel
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_planner import plan as plan_module
+from megatune_planner import predictions
 from megatune_planner import reader
 from megatune_planner import rules
+from megatune_planner import survey
 from megatune_planner.exporters import vllm_table_schema
 from megatune_planner.plan import Band
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
+from megatune_planner.published import model
+from megatune_planner.published import units
 
 
 def altered(plan: Plan, change: Callable[[dict[str, Any]], None], *, sign: bool = True) -> str:
@@ -185,7 +189,11 @@ def test_a_band_that_is_slower_than_its_baseline_cannot_be_written(plan: Plan) -
         Band.model_validate(band)
 
 
-@pytest.mark.parametrize("module", [plan_module, rules, vllm_table_schema], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [plan_module, rules, survey, predictions, model, units, vllm_table_schema],
+    ids=lambda module: module.__name__,
+)
 def test_every_field_is_documented(module: ModuleType) -> None:
     models = [
         found
