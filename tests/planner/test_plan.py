@@ -201,5 +201,5 @@ def test_every_field_is_documented(module: ModuleType) -> None:
         if isinstance(found, type) and issubclass(found, BaseModel) and found.__module__ == module.__name__
     ]
     assert models
-    for model in models:
-        assert [name for name, field in model.model_fields.items() if not field.description] == [], model
+    for each in models:
+        assert [name for name, field in each.model_fields.items() if not field.description] == [], each
