@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from collections.abc import Iterator
@@ -177,6 +178,17 @@ def test_a_process_that_is_killed_between_measurements_costs_nothing(shared: Gro
     assert shared.measure(request("good")).status is Status.OK
     os.kill(shared.processes[2], signal.SIGKILL)
     time.sleep(0.2)
+    recovers(shared)
+
+
+@pytest.mark.parametrize("kind", ["group"], indirect=True)
+def test_a_process_that_is_still_dying_costs_nothing_either(shared: GroupRunner) -> None:
+    assert shared.measure(request("good")).status is Status.OK
+    # It takes the signal only once it runs again: until then it looks alive, and what it is sent is never answered.
+    os.kill(shared.processes[2], signal.SIGSTOP)
+    time.sleep(0.2)
+    os.kill(shared.processes[2], signal.SIGTERM)
+    threading.Timer(0.5, os.kill, (shared.processes[2], signal.SIGCONT)).start()
     recovers(shared)
 
 

@@ -36,6 +36,7 @@ from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
 from megatune_tuner.workers.gpu_messages import Search
 from megatune_tuner.workers.group_messages import CONNECT
+from megatune_tuner.workers.group_messages import IDLE
 from megatune_tuner.workers.group_messages import PREPARE
 from megatune_tuner.workers.group_messages import START
 from megatune_tuner.workers.group_messages import Started
@@ -83,11 +84,12 @@ class Limits:
 
 
 class _LostError(Exception):
-    """A process of the group ended, or the group hung."""
+    """A process of the group ended, or the group hung. ``idle``: it ended before it began what it was asked for."""
 
-    def __init__(self, reason: str, *, hung: bool) -> None:
+    def __init__(self, reason: str, *, hung: bool, idle: bool = False) -> None:
         super().__init__(reason)
         self.hung = hung
+        self.idle = idle
 
 
 @dataclass
@@ -172,7 +174,9 @@ class _Group:
         raise _LostError(f"no progress for {limit:g} s: {', '.join(stopped or ['all ranks wait'])}", hung=True)
 
     def _lost(self, index: int, lost: ChildLostError) -> _LostError:
-        return _LostError(f"{_named(self.ranks[index])}: {lost}", hung=lost.hung)
+        doing = [self.page.doing(rank) for rank in self.ranks[index]]
+        idle = not lost.hung and all(one is not None and one.phase == IDLE for one in doing)
+        return _LostError(f"{_named(self.ranks[index])}: {lost}", hung=lost.hung, idle=idle)
 
 
 class GroupRunner(ProcessRunner):
@@ -249,19 +253,26 @@ class GroupRunner(ProcessRunner):
 
     def _ask(self, message: Any) -> list[Outcome]:
         """The outcomes of a message, or the one outcome of a group that was lost on the way."""
-        self._start()
-        assert self._group is not None
-        began = time.monotonic()
-        try:
-            answers = self._group.ask(message)
-        except _LostError as lost:
-            self._end()
-            status = Status.HANG if lost.hung else Status.CRASH
-            return [Outcome(status, str(lost), measure_s=time.monotonic() - began)]
-        except BaseException:
-            # Interrupted in the midst of it, or no config could be measured: the ranks may be anywhere.
-            self._end()
-            raise
+        again = True
+        while True:
+            self._start()
+            assert self._group is not None
+            began = time.monotonic()
+            try:
+                answers = self._group.ask(message)
+                break
+            except _LostError as lost:
+                self._end()
+                if lost.idle and again:
+                    # Who ends a process may do so while it waits, and it takes its time to die: no fault of the job.
+                    again = False
+                    continue
+                status = Status.HANG if lost.hung else Status.CRASH
+                return [Outcome(status, str(lost), measure_s=time.monotonic() - began)]
+            except BaseException:
+                # Interrupted in the midst of it, or no config could be measured: the ranks may be anywhere.
+                self._end()
+                raise
         # All ranks know the same; whether a process can go on, each knows of itself.
         outcomes: list[list[Outcome]] = [answer if isinstance(answer, list) else [answer] for answer in answers]
         if any(outcome.poisoned for each in outcomes for outcome in each):
