@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from statistics import geometric_mean
 
-from megatune_db.session import open_database
+from megatune_dashboard.plans import plan_of
 from megatune_kernels.figures import Benchmark
 from megatune_kernels.figures import Figure
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_planner.drafting import draft_plan
 from megatune_planner.plan import Plan
-from megatune_tuner.recording_import import import_recording
 from megatune_tuner.recordings import Recording
 from megatune_tuner.recordings import read_recording
 from megatune_tuner.recordings import shipped_recordings
@@ -73,18 +69,6 @@ def bests(recording: Recording) -> dict[Workload, Best]:
     return found
 
 
-def plan_of(recording: Recording) -> Plan:
-    """The plan that all of a recording supports."""
-    with (
-        tempfile.TemporaryDirectory(prefix="megatune-bench-") as folder,
-        open_database(Path(folder) / "recording.db") as database,
-        database.session() as session,
-    ):
-        import_recording(session, recording)
-        session.flush()
-        return draft_plan(session, name="benchmark", regime=recording.about.regime, only_operators=[OPERATOR])
-
-
 def figures() -> list[Figure]:
     """Over all shipped recordings; a figure without a value says why."""
     recordings = [read_recording(path) for path in shipped_recordings().values()]
@@ -99,7 +83,7 @@ def figures() -> list[Figure]:
         where = f"recording {recording.name}, {recording.about.target}"
         made += [
             _against_cublas(cells.values(), where),
-            _slowest_band(plan_of(recording), where),
+            _slowest_band(plan_of(recording, OPERATOR), where),
             *_against_vllm(cells, recording, where),
             *_bandwidth(cells.values(), recording, where),
             _busy(recording, where),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.plan import Band
 from megatune_planner.plan import Crossover
 from megatune_planner.plan import Curve
 from megatune_planner.plan import Plan
@@ -139,21 +141,20 @@ def _style(axes: Axes, shape: ShapePlan) -> None:
 
 
 def _shade(axes: Axes, shape: ShapePlan, colours: Mapping[str, str]) -> None:
-    """One strip a band, cut halfway (on the logarithmic axis) between its last tokens and the next one's first."""
+    """One strip a band, cut halfway (on the logarithmic axis) between its last tokens and the next one's first.
+
+    Neighbours that run the same variant, each with a config of its own, share a label.
+    """
     left, right = axes.get_xlim()
-    for band in shape.bands:
-        start = (band.tokens_lo * (band.tokens_lo - 1)) ** 0.5 or left
-        end = right if band.tokens_hi is None else (band.tokens_hi * (band.tokens_hi + 1)) ** 0.5
-        start, end = max(start, left), min(end, right)
-        if start >= end:
-            continue
-        name = band.decision.variant if band.decision.kind == "config" else "stock"
+    for name, bands in itertools.groupby(shape.bands, _name):
         colour = colours.get(name, BASELINE_COLOUR)
-        axes.axvspan(start, end, color=colour, alpha=0.1, linewidth=0, zorder=0)
-        axes.axvline(start, color="white", linewidth=1.5, zorder=1)
-        if end / start > 1.25:
+        strips = [strip for band in bands if (strip := _strip(band, left, right))]
+        for start, end in strips:
+            axes.axvspan(start, end, color=colour, alpha=0.1, linewidth=0, zorder=0)
+            axes.axvline(start, color="white", linewidth=1.5, zorder=1)
+        if strips and strips[-1][1] / strips[0][0] > 1.25:
             axes.text(
-                (start * end) ** 0.5,
+                (strips[0][0] * strips[-1][1]) ** 0.5,
                 0.02,
                 name,
                 transform=axes.get_xaxis_transform(),
@@ -162,6 +163,18 @@ def _shade(axes: Axes, shape: ShapePlan, colours: Mapping[str, str]) -> None:
                 color=colour,
                 fontsize=9,
             )
+
+
+def _name(band: Band) -> str:
+    return band.decision.variant if band.decision.kind == "config" else "stock"
+
+
+def _strip(band: Band, left: float, right: float) -> tuple[float, float] | None:
+    """Where the axis shows a band; None where it does not."""
+    start = (band.tokens_lo * (band.tokens_lo - 1)) ** 0.5 or left
+    end = right if band.tokens_hi is None else (band.tokens_hi * (band.tokens_hi + 1)) ** 0.5
+    start, end = max(start, left), min(end, right)
+    return (start, end) if start < end else None
 
 
 def _crossover(axes: Axes, crossover: Crossover) -> None:
