@@ -18,7 +18,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from functools import cache
 from functools import partial
 from importlib.util import find_spec
@@ -90,8 +89,8 @@ def _text(code: Code, found: set[int]) -> str:
     return code.instructions[min(found)].text[:LONGEST_TEXT]
 
 
-def _operands(text: str) -> list[str]:
-    """Split at commas that are not in brackets."""
+def split_operands(text: str) -> list[str]:
+    """Split at the commas that are not in brackets."""
     found, depth, start = [], 0, 0
     for i, c in enumerate(text):
         if c in "[{(":
@@ -106,22 +105,25 @@ def _operands(text: str) -> list[str]:
 
 _PTX_TOKEN = re.compile(r"\s*(?:(?P<scope>[{}])|(?P<label>[\w$%]+)\s*:(?!:)|(?P<statement>[^;{}][^;]*);)")
 _PTX_DECLARED = re.compile(r"([%$\w]+)(?:<(\d+)>)?")
-_PTX_NAME = re.compile(r"[%$]*[A-Za-z_][\w$]*")
-_PTX_GUARD = re.compile(r"@!?([%$\w]+)\s+(.+)")
+_PTX_NAME = re.compile(r"[%$]*[A-Za-z_][\w$]*(?:@\d+)?")
+_PTX_GUARD = re.compile(r"@!?([%$\w@]+)\s+(.+)")
 _PTX_LOADS = ("ld", "ldu", "atom")
 _PTX_ELSEWHERE = frozenset(("param", "const", "shared", "local", "shared::cta", "shared::cluster", "param::entry"))
 _PTX_NO_RESULT = frozenset(("st", "red", "bra", "bar", "barrier", "fence", "membar", "nanosleep", "prefetch"))
 _PTX_ENDS = frozenset(("ret", "exit", "trap"))
 
 
-def read_ptx(text: str) -> Code:
-    """The first kernel of a PTX text.
+def ptx_statements(text: str) -> tuple[list[str], dict[str, int]]:
+    """The statements of the first kernel of a PTX text, and before which of them each label stands.
 
-    :raises FailedAudit: where it jumps or calls so that it cannot be followed.
+    Names belong to their scope: a loop that is written into the code twice has the same names twice. So names of inner
+    scopes, and all labels, end in ``@`` and the number of their scope.
+
+    :raises FailedAudit: where the text cannot be read.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", text, flags=re.DOTALL)
     at = text.index("{", text.index(".entry"))
-    statements: list[tuple[str, tuple[int, ...]]] = []
+    found: list[tuple[str, tuple[int, ...]]] = []
     labels: dict[str, int] = {}
     names: list[set[str]] = []
     scope: tuple[int, ...] = ()
@@ -139,41 +141,46 @@ def read_ptx(text: str) -> Code:
                 break
         elif match["label"]:
             names[scope[-1]].add(match["label"])
-            labels[f"{match['label']}@{scope[-1]}"] = len(statements)
+            labels[f"{match['label']}@{scope[-1]}"] = len(found)
         else:
             statement = " ".join(match["statement"].split())
             if statement.startswith(".reg"):
                 for declared in _PTX_DECLARED.finditer(statement.split(maxsplit=2)[2]):
-                    numbers = range(int(declared[2])) if declared[2] else [""]
+                    numbers = range(int(declared[2])) if declared[2] and scope[1:] else [""]
                     names[scope[-1]] |= {f"{declared[1]}{number}" for number in numbers}
             elif not statement.startswith("."):
-                statements.append((statement, scope))
+                found.append((statement, scope))
 
-    def resolved(scope: tuple[int, ...], name: str) -> str:
-        # Names belong to their scope: a loop that is written into the code twice has the same ones twice.
-        return next((f"{name}@{i}" for i in reversed(scope) if name in names[i]), name)
+    def renamed(scope: tuple[int, ...], name: re.Match[str]) -> str:
+        return next((f"{name[0]}@{i}" for i in reversed(scope) if name[0] in names[i]), name[0])
 
-    return Code(tuple(_ptx_instruction(text, partial(resolved, scope)) for text, scope in statements), labels)
+    return [_PTX_NAME.sub(partial(renamed, scope), text) for text, scope in found], labels
 
 
-def _ptx_instruction(text: str, resolved: Callable[[str], str]) -> Instruction:
-    def registers(operand: str) -> set[str]:
-        return {resolved(name) for name in _PTX_NAME.findall(operand)}
+def read_ptx(text: str) -> Code:
+    """The first kernel of a PTX text.
 
+    :raises FailedAudit: where it cannot be read, or jumps or calls so that it cannot be followed.
+    """
+    statements, labels = ptx_statements(text)
+    return Code(tuple(_ptx_instruction(statement) for statement in statements), labels)
+
+
+def _ptx_instruction(text: str) -> Instruction:
     guard = _PTX_GUARD.fullmatch(text)
     opcode, _, rest = (guard[2] if guard else text).partition(" ")
-    reads = registers(guard[1]) if guard else set()
+    reads = set(_PTX_NAME.findall(guard[1])) if guard else set()
     kind, *modifiers = opcode.split(".")
     if kind in ("brx", "call"):
         raise FailedAudit(f"PTX: cannot be followed: {text[:LONGEST_TEXT]}")
     if kind == "bra":
         return Instruction(
-            text, reads=frozenset(reads), guarded=guard is not None, targets=(resolved(rest),), falls=guard is not None
+            text, reads=frozenset(reads), guarded=guard is not None, targets=(rest,), falls=guard is not None
         )
-    first, *others = _operands(rest) if rest else [""]
-    writes = set() if kind in _PTX_NO_RESULT else registers(first)
+    first, *others = split_operands(rest) if rest else [""]
+    writes = set() if kind in _PTX_NO_RESULT else set(_PTX_NAME.findall(first))
     for operand in [*others, first] if kind in _PTX_NO_RESULT else others:
-        reads |= registers(operand)
+        reads |= set(_PTX_NAME.findall(operand))
     load = kind in _PTX_LOADS and not _PTX_ELSEWHERE & set(modifiers)
     relaxed = "relaxed" in modifiers and "sys" in modifiers
     return Instruction(
@@ -215,7 +222,7 @@ def read_sass(text: str) -> Code:
         elif match:
             guard, opcode, rest = match[1] or "", match[2], match[3]
             if opcode.startswith("BSSY"):
-                register, target = _operands(rest)
+                register, target = split_operands(rest)
                 joins[register] = target
             elif opcode.startswith("BSYNC"):
                 # Goes on where the nearest BSSY of its register says.
@@ -226,7 +233,7 @@ def read_sass(text: str) -> Code:
 
 def _sass_instruction(text: str, guard: str, opcode: str, rest: str) -> Instruction:
     kind, *modifiers = opcode.split(".")
-    operands = _operands(rest) if rest else []
+    operands = split_operands(rest) if rest else []
     guarded = guard not in ("", "PT", "UPT")
     reads = _sass_registers(guard)
     if kind in ("BRX", "BRXU", "JMX", "JMXU", "CALL"):

@@ -189,9 +189,8 @@ def test_the_workloads_of_a_model_are_its_widths_over_the_tensor_parallel_ranks(
     assert {w["width"] for w in REDUCTION.workloads(dense, Parallel(2), [1])} == {dense.hidden}
 
 
-@pytest.mark.parametrize("world", [2, 4, 8, 16])
-@pytest.mark.parametrize("width", [7168, 3584])
-@pytest.mark.parametrize("tokens", [1, 3, 64, 65, 512])
+@pytest.mark.parametrize(("width", "world"), [(7168, 2), (7168, 8), (3584, 4), (3584, 16)])
+@pytest.mark.parametrize("tokens", [1, 65, 512])
 def test_spaces_can_be_searched(width: int, world: int, tokens: int) -> None:
     workload = REDUCTION.workload({"width": width}, tokens, world=world)
     space = REDUCTION.space(workload, SM90)
