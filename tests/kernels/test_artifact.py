@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from megatune_kernels.artifact import ArtifactStore
 from megatune_kernels.artifact import artifact_key
 from megatune_kernels.artifact import compiler
 from megatune_kernels.artifact import resources
+from megatune_kernels.audit import disassembled
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
@@ -54,13 +53,10 @@ class TestWithDsl:
         Projection().compile(WORKLOAD, defaults()["mma"], SM90)
         assert list(tmp_path.iterdir()) == []
 
-    def test_programmatic_launch_loads_weights_before_it_waits_and_activations_after(self, tmp_path: Path) -> None:
-        disassembler = _nvdisasm()
+    def test_programmatic_launch_loads_weights_before_it_waits_and_activations_after(self) -> None:
         for variant, load in (("simt", "LDG"), ("mma", "LDGSTS")):
             config = Config.of(variant, {**defaults()[variant].params, "pdl": True})
-            cubin = tmp_path / f"{variant}.cubin"
-            cubin.write_bytes(Projection().compile(WORKLOAD, config, SM90).cubin)
-            listing = subprocess.run([disassembler, "-c", cubin], capture_output=True, text=True, check=True).stdout
+            listing = disassembled(Projection().compile(WORKLOAD, config, SM90).cubin)
             found = [match.group() for match in re.finditer(rf"\b({load}|ACQBULK|PREEXIT)\b", listing)]
             wait = found.index("ACQBULK")
             assert found[0] == "PREEXIT"
@@ -108,14 +104,6 @@ def _compile_counted(folder: Path, config: Config) -> str:
     counted = _Counted()
     counted.log = folder / "compiled"
     return ArtifactStore(folder / "store").get_or_compile(counted, WORKLOAD, config, SM90).key
-
-
-def _nvdisasm() -> str:
-    beside = Path(pytest.importorskip("nvidia.cu13").__path__[0]) / "bin" / "nvdisasm"
-    found = str(beside) if beside.is_file() else shutil.which("nvdisasm")
-    if found is None:
-        pytest.skip("nvdisasm is not installed")
-    return found
 
 
 def test_a_store_gives_back_what_was_put_or_nothing(tmp_path: Path) -> None:
