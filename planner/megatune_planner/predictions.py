@@ -20,6 +20,7 @@ from megatune_db.records import Regime
 from megatune_kernels.crossing import side
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import operator as registered
 from megatune_kernels.statistics import Interval
 from megatune_kernels.target import Target
 from megatune_planner.crossovers import ITEM_BYTES
@@ -200,10 +201,9 @@ def cells_of(
 
 
 def _cells(session: Session, target: str, regime: Regime, provenance: Provenance, operator: str) -> Iterator[Cell]:
-    # To the model baselines are variants like any other.
-    shapes = gather(
-        session, target=target, regime=regime, provenances=[provenance], baselines={operator: ()}, expresses={}
-    )
+    # Baselines are named as such, because they have no revision of the kernels that would have to agree.
+    baselines = {operator: registered(operator).baselines}
+    shapes = gather(session, target=target, regime=regime, provenances=[provenance], baselines=baselines, expresses={})
     for shape in shapes:
         dims = dict(shape.workload.dims)
         size = ITEM_BYTES.get(shape.workload.dtype)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from crossover_examples import BASELINES
 from crossover_examples import GROUP
 from crossover_examples import baselines
 from crossover_examples import cells
@@ -148,6 +150,24 @@ def test_predictions_say_that_they_are(run: Run, measured: Path) -> None:
     }
     inside = json.loads(run("predict", "--json"))
     assert {each["world"] for each in inside["latencies"]} == {2}
+
+
+@pytest.mark.parametrize("last", ["kernel", "baseline"])
+def test_predictions_rest_on_kernels_and_baselines_whichever_was_measured_last(
+    run: Run, tmp_path: Path, last: str
+) -> None:
+    """Kernels have a revision and baselines none."""
+    made = [
+        replace(case, revision="" if case.config.variant in BASELINES["reduction"] else "kernels")
+        for case in cells(variants() | baselines())
+    ]
+    made.sort(key=lambda case: bool(case.revision) == (last == "kernel"))
+    with open_database(tmp_path / "megatune.db") as database, database.session() as session:
+        fill(session, made, GROUP)
+    found = json.loads(run("predict", "--json"))
+    assert {model["variant"]: model["cells"] for model in found["models"]} == dict.fromkeys(
+        ("full_fanout", "two_stage", "torch_one_shot", "torch_two_shot"), 10
+    )
 
 
 def test_imported_figures_predict_too(run: Run, tmp_path: Path) -> None:
