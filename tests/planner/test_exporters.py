@@ -318,10 +318,23 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert {path.name: path.read_text() for path in out.iterdir()} == {"a": "one\n", "b": "two\n"}
 
 
-def test_a_name_that_leaves_the_directory_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not the name of a file"):
-        write({"fine": "", "../outside": ""}, tmp_path / "out")
-    assert list(tmp_path.rglob("*")) == [tmp_path / "out"]
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/../fine", "/outside", "link/outside", "", "."])
+def test_a_path_that_leaves_the_directory_is_refused(tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "link").symlink_to(tmp_path)
+    with pytest.raises(MegatuneError, match="is no file below .*: nothing was written"):
+        write({"fine": "", name: ""}, out)
+    assert sorted(tmp_path.rglob("*")) == [out, out / "link"]
+
+
+def test_files_may_lie_in_folders(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert write({"a/b/c": "one", "d": "two"}, out) == [out / "a" / "b" / "c", out / "d"]
+    assert (out / "a" / "b" / "c").read_text() == "one"
+    with pytest.raises(MegatuneError, match="it is a directory"):
+        write({"d": "three", "a/b": ""}, out)
+    assert (out / "d").read_text() == "two"
 
 
 def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:

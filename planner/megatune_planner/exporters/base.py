@@ -117,16 +117,16 @@ def write(files: Mapping[str, str], directory: Path) -> list[Path]:
     Everything is on the disk under another name before the first file gets its own, so that a full disk leaves the
     directory as it was.
 
-    :raises MegatuneError: when the directory cannot be made or written.
+    :param files: text by path below the directory; folders in between are made.
+    :raises MegatuneError: for a path that leaves the directory, and when it cannot be made or written.
     """
     staged: list[tuple[Path, Path]] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
+        paths = {name: _inside(directory, name) for name in files}
         for name, text in files.items():
-            path = directory / name
-            if path.parent != directory:
-                raise ValueError(f"{name!r} is not the name of a file")
-            staged.append((_stage(path, text), path))
+            paths[name].parent.mkdir(parents=True, exist_ok=True)
+            staged.append((_stage(paths[name], text), paths[name]))
         for temporary, path in staged:
             temporary.replace(path)
     except OSError as error:
@@ -135,6 +135,17 @@ def write(files: Mapping[str, str], directory: Path) -> list[Path]:
         for temporary, _ in staged:
             temporary.unlink(missing_ok=True)
     return [path for _, path in staged]
+
+
+def _inside(directory: Path, name: str) -> Path:
+    """Where the file goes. A name may come from a plan that somebody else made."""
+    path = directory / name
+    # Resolved, so that a link below the directory leads nowhere else either.
+    if path == directory or ".." in path.parts or not path.resolve().is_relative_to(directory.resolve()):
+        raise MegatuneError(f"{name!r} is no file below {directory}: nothing was written")
+    if path.is_dir():
+        raise MegatuneError(f"cannot write {path}: it is a directory")
+    return path
 
 
 def _stage(path: Path, text: str) -> Path:
