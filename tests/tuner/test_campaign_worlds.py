@@ -79,7 +79,13 @@ def test_shapes_have_a_world() -> None:
             'operators: projection runs on one GPU here, world 1: kind = "group" measures worlds of 2 and more',
         ),
         ("group", "[4, 8]", "", "model.tensor_parallel: a group has one world, and these are 4, 8: give each a"),
-        ("group", 1, "", 'runner.kind: the model has no workload that kind = "group" measures'),
+        (
+            "group",
+            1,
+            "",
+            'runner.kind: the model has no workload that kind = "group" measures; ranks that reduce are 2 or more: '
+            "raise model.tensor_parallel",
+        ),
         ("group", 1, 'operators = ["reduction"]', "operators: the model has no workload that kind = "),
         (
             "emulated",
@@ -99,7 +105,7 @@ def test_models_that_a_runner_cannot_measure(kind: str, parallel: object, more: 
     ("kind", "worlds", "message"),
     [
         ("gpu", (2,), "shapes[0].world: reduction takes 2 GPUs here: set runner.kind"),
-        ("group", (2, 1), "shapes[1].world: reduction runs on one GPU here, world 1"),
+        ("group", (2, 1), "shapes[1] at tokens 1: world=1 is impossible: a reduction has 2 to 16 ranks"),
         ("group", (2, 4), "shapes: a group has one world, and these are 2, 4: give each a campaign of its own"),
         ("emulated", (9,), "shapes[0].world: reduction has world 9 here"),
         ("group", (17,), "shapes[0] at tokens 1: world=17 is impossible"),
@@ -109,6 +115,19 @@ def test_models_that_a_runner_cannot_measure(kind: str, parallel: object, more: 
 def test_shapes_that_a_runner_cannot_measure(kind: str, worlds: tuple[int, ...], message: str) -> None:
     with pytest.raises(MegatuneError, match=f"^{re.escape(f'file.toml: {message}')}"):
         shapes(kind, *worlds)
+
+
+def test_a_projection_has_no_group() -> None:
+    with pytest.raises(MegatuneError, match=r"^file.toml: shapes\[0\].world: projection runs on one GPU here, world 1"):
+        parse_campaign(
+            """
+            name = "worlds"
+            tokens = [1]
+            shapes = [{operator = "projection", n = 1536, k = 7168}]
+            runner.kind = "group"
+            """,
+            source="file.toml",
+        )
 
 
 @pytest.mark.parametrize(("there", "gpu", "where"), [(2, 0, ""), (4, 2, " from GPU 2 on")])

@@ -289,13 +289,13 @@ class Campaign(_Table):
             chosen = self._operator(shape.operator, f"shapes[{index}].operator")
             if self.operators is not None and shape.operator not in self.operators:
                 raise self.fault(f"shapes[{index}].operator", f"{shape.operator} is not among operators")
-            if unfit := self.runner.unfit(shape.operator, shape.world):
-                raise self.fault(f"shapes[{index}].world", unfit)
             for tokens in self.tokens:
                 try:
                     found[chosen.workload(shape.dims, tokens, shape.dtype, shape.world)] = None
                 except MegatuneError as error:
                     raise self.fault(f"shapes[{index}] at tokens {tokens}", error) from error
+            if unfit := self.runner.unfit(shape.operator, shape.world):
+                raise self.fault(f"shapes[{index}].world", unfit)
         self._check_worlds(found)
         return tuple(found)
 
@@ -313,7 +313,9 @@ class Campaign(_Table):
     def _check_worlds(self, found: Mapping[Workload, None]) -> None:
         if not found:
             key = "runner.kind" if self.operators is None else "operators"
-            raise self.fault(key, f'the model has no workload that kind = "{self.runner.kind}" measures')
+            ranks = [1] if self.model is None else [parallel.tensor for parallel in self.model.parallels]
+            more = "; ranks that reduce are 2 or more: raise model.tensor_parallel" if max(ranks) == 1 else ""
+            raise self.fault(key, f'the model has no workload that kind = "{self.runner.kind}" measures{more}')
         worlds = sorted({workload.world for workload in found})
         if self.runner.is_group and len(worlds) > 1:
             key = "model.tensor_parallel" if self.model is not None else "shapes"
