@@ -92,7 +92,6 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
             Parameter("pdl", (False, True), True, "programmatic launch: blocks start while the predecessor ends"),
         ),
         (
-            # Those that most configs break come first: each spares the rest.
             Constraint(
                 "rows",
                 "several tokens make a tile only where it has their whole rows: a part of each would be as many bytes "
@@ -100,15 +99,15 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
                 lambda p: p["tile_tokens"] == 1 or p["columns"] == extent,
             ),
             Constraint(
-                "ahead",
-                "beyond the tiles of a block there is nothing to send",
-                lambda p: tiles(p).ahead == 1 or tiles(p).ahead < tiles(p).rounds,
+                "tokens",
+                "rows of a tile beyond the tokens stay empty",
+                lambda p: tiles(p).tile_tokens <= workload.tokens,
             ),
             Constraint(
-                "narrow",
-                "8-byte accesses take twice as many; they pay only where they give a thread something to do that would "
-                "have nothing",
-                lambda p: p["vector"] == max(VECTOR_BYTES) or tiles(p).rounds * tiles(p).thread_vectors == 1,
+                "alignment",
+                "rows of a tile must start on a whole vector, in the partial as in the mailbox: an access that is not "
+                "aligned to its size faults",
+                lambda p: math.gcd(workload["width"], extent, tiles(p).columns) * BF16_BYTES % tiles(p).vector == 0,
             ),
             Constraint(
                 "threads",
@@ -121,6 +120,12 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
                 lambda p: LESS_BLOCKS[p["blocks"]] < tiles(p).tiles,
             ),
             Constraint(
+                "narrow",
+                "8-byte accesses take twice as many; they pay only where they give a thread something to do that would "
+                "have nothing",
+                lambda p: p["vector"] == max(VECTOR_BYTES) or tiles(p).rounds * tiles(p).thread_vectors == 1,
+            ),
+            Constraint(
                 "work",
                 f"a thread with more than {FEW_VECTORS} vectors takes them in turns while multiprocessors idle, unless "
                 f"{START_BLOCKS} blocks are busy; with more than {MOST_VECTORS} it cannot fill a link",
@@ -130,15 +135,9 @@ def _variant(workload: Workload, variant: str, extent: int, arch: Architecture) 
                 ),
             ),
             Constraint(
-                "tokens",
-                "rows of a tile beyond the tokens stay empty",
-                lambda p: tiles(p).tile_tokens <= workload.tokens,
-            ),
-            Constraint(
-                "alignment",
-                "rows of a tile must start on a whole vector, in the partial as in the mailbox: an access that is not "
-                "aligned to its size faults",
-                lambda p: math.gcd(workload["width"], extent, tiles(p).columns) * BF16_BYTES % tiles(p).vector == 0,
+                "ahead",
+                "beyond the tiles of a block there is nothing to send",
+                lambda p: tiles(p).ahead == 1 or tiles(p).ahead < tiles(p).rounds,
             ),
             Constraint(
                 "registers",
