@@ -58,8 +58,12 @@ def crossover_text(found: Crossover) -> str:
         if found.faster is None:
             text = f"no crossover of {found.below} and {found.above}: they tie at {span} tokens"
         else:
-            ties = f", ties at {_list(found.tied)}" if found.tied else ""
-            text = f"no crossover of {found.below} and {found.above}: {found.faster} is faster at {span} tokens{ties}"
+            count, ties = len(found.points), len(found.tied)
+            at = f"{count - ties} of" if ties else "all"
+            text = (
+                f"no crossover of {found.below} and {found.above}: {found.faster} is faster at {at} {count} measured "
+                f"places from {found.tokens_lo} to {found.tokens_hi} tokens"
+            ) + (f", a tie at {_list(found.tied)}" if ties else "")
         return text + _unpaired(found)
     if found.kind == "contested":
         changes = ", ".join(f"{change.tokens_lo}|{change.tokens_hi}" for change in found.changes)

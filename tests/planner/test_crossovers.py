@@ -51,6 +51,7 @@ from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
+from megatune_planner.rendering import crossover_text
 
 
 @pytest.fixture
@@ -190,6 +191,18 @@ def test_no_crossover_in_the_measured_range(session: Session) -> None:
     assert (found.kind, found.faster, found.tokens_lo, found.tokens_hi) == ("never", "full_fanout", 1, 512)
     assert found.changes == found.unmeasured == ()
     assert refinement([found]) == ()
+    assert crossover_text(found) == (
+        "no crossover of full_fanout and two_stage: full_fanout is faster at all 10 measured places from 1 to 512 tokens"
+    )
+
+
+def test_where_the_faster_one_ties_it_is_not_called_faster(session: Session) -> None:
+    fill(session, cells({FANOUT: lambda t: 2 + 0.03 * t, TWO_STAGE: lambda t: 2.1 + 0.03 * t} | baselines()), GROUP)
+    found = of(only_shape(planned(session)), "full_fanout", "two_stage")
+    assert (found.kind, found.faster, found.tied) == ("never", "full_fanout", (512,))
+    assert "full_fanout is faster at 9 of 10 measured places from 1 to 512 tokens, a tie at 512" in crossover_text(
+        found
+    )
 
 
 def test_two_variants_that_tie_throughout(session: Session) -> None:
