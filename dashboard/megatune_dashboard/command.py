@@ -19,6 +19,7 @@ from megatune_dashboard.bench import bench
 from megatune_dashboard.database import database_app
 from megatune_dashboard.doctor import doctor
 from megatune_dashboard.quickstart import quickstart
+from megatune_dashboard.serving import dashboard
 from megatune_db.errors import DatabaseError
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.commands import app as planner_app
@@ -108,6 +109,7 @@ def _options(
 app.command(epilog="Example: megatune quickstart --db tuned.db")(quickstart)
 app.add_typer(tuner_app)
 app.add_typer(planner_app)
+app.command(epilog="Example: megatune dashboard --db tuned.db")(dashboard)
 app.command(epilog="Example: megatune bench planner --json")(bench)
 app.command(epilog="Example: megatune doctor --json")(doctor)
 app.add_typer(database_app, name="db")

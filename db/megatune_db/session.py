@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sqlite3
+import threading
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
@@ -17,6 +19,7 @@ from sqlalchemy.orm import Session
 from megatune_db import connection
 from megatune_db import schema
 from megatune_db import studies
+from megatune_db.connection import Mode
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseMissingError
 from megatune_db.errors import NotADatabaseError
@@ -38,6 +41,8 @@ class Database:
         self.read_only = read_only
         self.url = connection.url_of(path)
         self.engine: Engine = connection.engine_for(path, read_only=read_only)
+        self._watch: sqlite3.Connection | None = None
+        self._watching = threading.Lock()
         self._storages: list[RDBStorage] = []
 
     @contextlib.contextmanager
@@ -84,8 +89,24 @@ class Database:
         """
         return lock_holder(self.path)
 
+    def changes(self) -> int:
+        """A counter that differs once anybody has committed to the file: what was read at one count still holds at it.
+
+        Counts of two ``Database`` objects, or of two processes, say nothing of each other.
+        """
+        # SQLite counts for each connection what all others commit, so that this one must never be used to write.
+        with self._watching, connection.translated(self.path):
+            if self._watch is None:
+                self._watch = connection.connect(self.path, Mode.READ)
+            (count,) = self._watch.execute("PRAGMA data_version").fetchone()
+        return int(count)
+
     def close(self) -> None:
         """Close every connection; calling again does nothing."""
+        with self._watching:
+            if self._watch is not None:
+                self._watch.close()
+                self._watch = None
         for storage in self._storages:
             studies.close(storage)
         self._storages.clear()

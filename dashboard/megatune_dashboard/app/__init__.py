@@ -1,0 +1,1 @@
+"""The Streamlit application: pages over named queries and planner functions."""

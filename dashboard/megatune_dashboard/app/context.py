@@ -1,0 +1,55 @@
+"""What every page is given."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Concatenate
+from typing import ParamSpec
+from typing import TypeVar
+
+from sqlalchemy.orm import Session
+
+from megatune_dashboard.app.people import Person
+from megatune_dashboard.app.source import Source
+from megatune_kernels.errors import MegatuneError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Context:
+    """The database, and who looks at it."""
+
+    source: Source
+    person: Person
+
+    @property
+    def path(self) -> Path:
+        """Of the database."""
+        return self.source.path
+
+    def read(self, query: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs) -> T:
+        """What a named query, or a planner's function that takes a session, gives for these hashable arguments.
+
+        The answer is kept until somebody commits, and shared: leave it unchanged.
+
+        :raises DatabaseError: when the database cannot be read.
+        """
+        return self.source.read(query, *arguments, **options)
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Session]:
+        """A session for a review or an export, committed at the end of the block; keep it short.
+
+        :raises MegatuneError: for somebody who may only look.
+        :raises DatabaseError: when the file cannot be written.
+        """
+        if not self.person.reviews:
+            raise MegatuneError(f"{self.person.name} may look and not decide: that takes the role reviewer")
+        with self.source.writing() as session:
+            yield session

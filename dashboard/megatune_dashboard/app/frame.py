@@ -1,0 +1,107 @@
+"""What surrounds every page: the navigation, who is signed in, and what happens when a page fails."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from functools import cache
+from functools import partial
+
+import streamlit as st
+
+from megatune_dashboard.app.context import Context
+from megatune_dashboard.app.pages import PAGES
+from megatune_dashboard.app.people import Person
+from megatune_dashboard.app.people import Roles
+from megatune_dashboard.app.people import local_person
+from megatune_dashboard.app.people import signed_in
+from megatune_dashboard.app.source import Source
+from megatune_dashboard.app.text import plain
+from megatune_db.errors import DatabaseError
+from megatune_kernels.errors import MegatuneError
+
+DATABASE = "MEGATUNE_DB"
+"""Environment variable with the database's path."""
+DEFAULT_DATABASE = "megatune.db"
+SIGN_IN = "MEGATUNE_SIGN_IN"
+"""Environment variable that is set where the dashboard was started with a sign-in file."""
+
+log = logging.getLogger("megatune.dashboard")
+
+
+def run() -> None:
+    """The whole application: one run of the script."""
+    st.set_page_config(page_title="Megatune", page_icon=":material/tune:", layout="wide")
+    person = _person()
+    context = _context(person)
+    pages = [
+        st.Page(
+            partial(guarded, module.page, context),
+            title=module.TITLE,
+            icon=module.ICON,
+            url_path=module.PATH,
+            default=module is PAGES[0],
+        )
+        for module in PAGES
+    ]
+    chosen = st.navigation(pages)
+    _sidebar(context)
+    chosen.run()
+
+
+def show(path: str, person: Person | None = None) -> None:
+    """One page without the navigation, for tests."""
+    module = next(module for module in PAGES if path == module.PATH)
+    guarded(module.page, _context(person or local_person()))
+
+
+def guarded(page: Callable[[Context], None], context: Context) -> None:
+    """Show a page; what keeps it from being shown is one line on it, and never a traceback."""
+    try:
+        page(context)
+    except (MegatuneError, DatabaseError) as error:
+        st.error(plain(error))
+    except Exception as error:
+        log.exception("a page failed")
+        st.error(
+            f"A fault of the program ({plain(type(error).__name__)}): what the dashboard was started in says where. "
+            "Reload the page, or choose another."
+        )
+
+
+def _context(person: Person) -> Context:
+    return Context(_source(os.environ.get(DATABASE, DEFAULT_DATABASE)), person)
+
+
+@cache
+def _source(path: str) -> Source:
+    return Source(path)
+
+
+def _person() -> Person:
+    """Who looks; the run ends here for somebody who has to sign in first, or may not look."""
+    if not os.environ.get(SIGN_IN):
+        return local_person()
+    if not st.user.is_logged_in:
+        st.title("Megatune")
+        st.write("Sign in to see campaigns, plans and exports.")
+        st.button("Sign in", on_click=st.login, type="primary")
+        st.stop()
+    found = signed_in(st.user.to_dict(), Roles.of(st.secrets.get("roles", {})))
+    if found is None:
+        st.error("You are signed in, but have no role here: ask who runs this dashboard to be a viewer or reviewer.")
+        st.button("Sign out", on_click=st.logout)
+        st.stop()
+    assert found is not None
+    return found
+
+
+def _sidebar(context: Context) -> None:
+    with st.sidebar:
+        st.caption(f"Database: {plain(context.path)}")
+        if context.person.local:
+            st.caption(f"Local user {plain(context.person.name)}: nobody has to sign in.")
+        else:
+            st.caption(f"{plain(context.person.name)}, {context.person.role}")
+            st.button("Sign out", on_click=st.logout)
