@@ -11,6 +11,7 @@ from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rules import Covered
 from megatune_planner.rules import MissingLink
+from megatune_planner.rules import OtherDeployment
 from megatune_planner.rules import OtherHardware
 from megatune_planner.rules import OtherToolchain
 from megatune_planner.rules import Otherwise
@@ -26,25 +27,23 @@ def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tup
     shapes = [(operator.name, shape) for operator in operators for shape in operator.shapes]
     return (
         OtherHardware(
-            then="stock",
-            hardware=target.hardware,
             reason="the best config changes with the GPU, its clocks and its links: nothing was measured on others",
         ),
         OtherToolchain(
-            then="stock",
-            toolchain=target.toolchain,
             reason="the best config changes with the compiler and the driver: measure again after an upgrade",
         ),
+        OtherDeployment(
+            reason="nothing was measured with another model, world or execution, or with what the gate does not accept",
+        ),
         OtherWorkload(
-            then="stock",
             dtypes=tuple(sorted({shape.dtype for _, shape in shapes})),
             worlds=tuple(sorted({shape.world for _, shape in shapes})),
             reason="a limit in tokens does not carry over to another shape, dtype, world or routing",
         ),
         *_of_groups(target, [shape for _, shape in shapes]),
         *(rule for name, shape in shapes for rule in _of_shape(name, shape)),
-        Covered(then="band", reason="measured, or predicted between two measured numbers of tokens"),
-        Otherwise(then="stock", reason="whatever no rule names was not measured"),
+        Covered(reason="measured, or predicted between two measured numbers of tokens"),
+        Otherwise(reason="whatever no rule names was not measured"),
     )
 
 
@@ -52,7 +51,6 @@ def _of_groups(target: PlanTarget, shapes: Sequence[ShapePlan]) -> Iterator[Rule
     worlds = tuple(sorted({shape.world for shape in shapes if shape.world > 1}))
     if worlds:
         yield MissingLink(
-            then="stock",
             links=str(target.hardware["links"]),
             worlds=worlds,
             reason="ranks write into one another's memory, and wait for what never comes where one cannot",
@@ -71,7 +69,6 @@ def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
     if needed:
         yield WorkspaceTooSmall.model_validate(
             {
-                "then": "stock",
                 **where,
                 "workspace_bytes": needed,
                 "reason": "peers write into this memory, and beyond its end where it is too small",
@@ -80,7 +77,6 @@ def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
     first, last = shape.measured_tokens[0], shape.measured_tokens[-1]
     yield OutsideTokens.model_validate(
         {
-            "then": "stock",
             **where,
             "below": first,
             "above": last,
@@ -92,7 +88,6 @@ def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
         if band.decision.kind == "stock" and band.points:
             yield StockWon.model_validate(
                 {
-                    "then": "stock",
                     **where,
                     "tokens_lo": band.points[0].tokens,
                     "tokens_hi": band.tokens_hi,

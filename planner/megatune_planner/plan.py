@@ -29,6 +29,9 @@ from megatune_kernels.canonical import canonical_json
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.target import Target
+from megatune_planner.gate import Gate
+from megatune_planner.inputs import INPUTS
+from megatune_planner.inputs import Input
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
 from megatune_planner.rules import Rule
@@ -442,7 +445,11 @@ class Content(Part):
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     """For people; several plans may share one."""
+    parent: str | None
+    """Digest of the plan that this one replaces; None where it replaces none."""
     target: PlanTarget
+    """What was measured on."""
+    gate: Gate
     """What the plan holds for."""
     regime: str
     """Conditions of every measurement in evidence, e.g. ``cold-graph``."""
@@ -452,6 +459,8 @@ class Content(Part):
     """How the plan was made."""
     operators: Annotated[tuple[OperatorPlan, ...], Field(min_length=1)]
     """Each operator once."""
+    inputs: dict[str, Input]
+    """What rules may read, what of it all ranks share, and what is frozen when a graph is captured."""
     fallback: Annotated[tuple[Rule, ...], Field(min_length=1)]
     """Evaluated top down; the first rule that holds decides."""
     coverage: Coverage
@@ -462,6 +471,8 @@ class Content(Part):
         last = self.fallback[-1]
         if last.when != "otherwise" or last.then != "stock":
             raise ValueError("the last fallback rule must be 'otherwise', and stock")
+        if self.inputs != INPUTS:
+            raise ValueError("the inputs are not those of this schema version")
         if self.units != UNITS:
             raise ValueError("the units are not those of this schema version")
         return self
@@ -476,17 +487,30 @@ class Created(Part):
     """Program and version."""
 
 
+class Signature(Part):
+    """Says that who holds a private key vouches for the content; see ``signing.py``."""
+
+    algorithm: Literal["ed25519"] = "ed25519"
+    """RFC 8032, over the bytes of ``reader.signed_bytes``."""
+    key: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    """The public key, hexadecimal. It proves nothing: a reader is given the key that it trusts."""
+    value: Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
+    """The signature, hexadecimal."""
+
+
 class Plan(Part):
     """A plan with its digest."""
 
     format: Literal["megatune-plan"] = "megatune-plan"
     """Says that the file is a plan."""
-    schema_version: Literal[2] = 2
+    schema_version: Literal[3] = 3
     """Of envelope and content."""
     digest: str
     """Of the canonical JSON of ``content`` alone."""
     created: Created
     """When and by what; outside the digest."""
+    signature: Signature | None = None
+    """Of the content; outside the digest."""
     content: Content
     """Everything else; inside the digest."""
 

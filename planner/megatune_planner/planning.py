@@ -34,6 +34,9 @@ from megatune_planner.evidence import ShapeEvidence
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
 from megatune_planner.fallback import fallback_rules
+from megatune_planner.gate import Gate
+from megatune_planner.gate import gate_of
+from megatune_planner.inputs import INPUTS
 from megatune_planner.plan import UNITS
 from megatune_planner.plan import Band
 from megatune_planner.plan import BandPoint
@@ -93,6 +96,9 @@ def make_plan(
     options: Options | None = None,
     preferred: Preferred | None = None,
     expresses: Mapping[str, Expresses] | None = None,
+    model: str | None = None,
+    features: Sequence[str] = (),
+    parent: str | None = None,
 ) -> Plan:
     """The plan that the measurements of one target in one regime support.
 
@@ -101,6 +107,9 @@ def make_plan(
     :param provenances: what counts as evidence, the most trusted first.
     :param preferred: what wins ties at a workload; nothing does when it is not given.
     :param expresses: by exporter's name, whether it can express a config: the plan then carries the best that it can.
+    :param model: name of the one model that the plan is to serve; without it every model with its shapes.
+    :param features: what may be switched on where the plan serves, by the names of ``features.py``.
+    :param parent: digest of the plan that this one replaces.
     :raises MegatuneError: for an unknown target, an empty name or provenances that are no evidence.
     :raises NothingMeasured: when no workload has a baseline and a config, or nothing beats its baseline.
     """
@@ -140,7 +149,9 @@ def make_plan(
     return Plan.of(
         Content(
             name=name,
+            parent=parent,
             target=plan_target,
+            gate=_gate(plan_target, regime, plans, model, features),
             regime=str(regime),
             units=UNITS,
             options=PlanOptions(
@@ -151,9 +162,28 @@ def make_plan(
                 traffic={str(tokens): float(weight) for tokens, weight in sorted(options.traffic.items())},
             ),
             operators=plans,
+            inputs=INPUTS,
             fallback=fallback_rules(plan_target, plans),
             coverage=_coverage(plans),
         )
+    )
+
+
+def _gate(
+    target: PlanTarget, regime: Regime, plans: Sequence[OperatorPlan], model: str | None, features: Sequence[str]
+) -> Gate:
+    shapes = [shape for plan in plans for shape in plan.shapes]
+    configs = [(b, b.decision) for shape in shapes for b in shape.bands if b.decision.kind == "config"]
+    return gate_of(
+        hardware=target.hardware,
+        toolchain=target.toolchain,
+        execution=regime.execution,
+        dtypes=[shape.dtype for shape in shapes],
+        worlds=[shape.world for shape in shapes],
+        max_tokens=max(band.tokens_hi or band.tokens_lo for band, _ in configs),
+        resident=any(decision.resident for _, decision in configs),
+        model=model,
+        features=features,
     )
 
 

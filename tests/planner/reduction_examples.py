@@ -152,7 +152,8 @@ def without_kernels(plan: Plan) -> Plan:
             return value | ({"config": value["variant"]} if "config" in value else {})
         return [blank(each) for each in value] if isinstance(value, list) else value
 
-    content = json.dumps(blank(plan.content.model_dump(mode="json")))
+    spelled = plan.content.model_dump(mode="json")
+    content = json.dumps(blank(spelled) | {"inputs": spelled["inputs"]})
     changed = Plan.of(type(plan.content).model_validate_json(content))
     return Plan(digest=changed.digest, created=plan.created, content=changed.content)
 

@@ -94,7 +94,7 @@ def test_every_point_carries_its_evidence(plan: Plan) -> None:
 
 def test_fallback_rules_are_complete_and_in_order(plan: Plan) -> None:
     kinds = [rule.when for rule in plan.content.fallback]
-    assert kinds[:3] == ["other_hardware", "other_toolchain", "other_workload"]
+    assert kinds[:4] == ["other_hardware", "other_toolchain", "other_deployment", "other_workload"]
     assert kinds[-2:] == ["covered", "otherwise"]
     assert kinds.count("outside_tokens") == 2
     assert all(rule.then == ("band" if rule.when == "covered" else "stock") for rule in plan.content.fallback)

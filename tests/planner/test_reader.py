@@ -102,7 +102,13 @@ def test_selecting_never_raises(reader: Reader, arguments: list[Any]) -> None:
 
 
 def test_another_target_gets_stock_and_the_reason(plan: Plan) -> None:
-    for part, name in (("hardware", "gpu"), ("hardware", "sms"), ("toolchain", "driver"), ("toolchain", "dsl")):
+    for part, name in (
+        ("hardware", "device_id"),
+        ("hardware", "sms"),
+        ("hardware", "arch"),
+        ("toolchain", "driver"),
+        ("toolchain", "dsl"),
+    ):
         other = json.loads(json.dumps(HERE))
         other[part][name] = "other"
         reader = load(plan.to_json(), target=other)
@@ -143,8 +149,8 @@ def test_paths_and_texts_are_read_alike(plan: Plan, tmp_path: Path) -> None:
         ("{", "not JSON"),
         ('{"format": 1}', "format"),
         ('{"format": "megatune-plan", "schema_version": 9}', "schema version 9"),
-        ('{"format": "megatune-plan", "schema_version": 2}', "no content"),
-        ('{"format": "megatune-plan", "schema_version": 2, "content": {}, "digest": "0"}', "changed after its digest"),
+        ('{"format": "megatune-plan", "schema_version": 3}', "no content"),
+        ('{"format": "megatune-plan", "schema_version": 3, "content": {}, "digest": "0"}', "changed after its digest"),
     ],
 )
 def test_what_is_no_plan_is_one_line(text: str, says: str) -> None:
@@ -156,8 +162,8 @@ def test_what_is_no_plan_is_one_line(text: str, says: str) -> None:
 
 @pytest.mark.parametrize("content", [{}, {"operators": 1, "target": 2}, {"operators": [{}], "target": {}}])
 def test_signed_nonsense_is_one_line(content: dict[str, Any]) -> None:
-    value = {"format": "megatune-plan", "schema_version": 2, "digest": digest(content), "content": content}
-    with pytest.raises(PlanError, match="not a plan of schema version 2"):
+    value = {"format": "megatune-plan", "schema_version": 3, "digest": digest(content), "content": content}
+    with pytest.raises(PlanError, match="not a plan of schema version 3"):
         load(json.dumps(value), target=None)
 
 
