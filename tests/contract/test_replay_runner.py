@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from megatune_db import queries
 from megatune_db.queries import ExportRow
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.records import Status
+from megatune_db.session import open_database
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.statistics import median_interval
@@ -22,6 +25,7 @@ from megatune_kernels.target import Toolchain
 from megatune_kernels.target import architecture
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import write_recording
+from megatune_tuner.recording_import import import_recording
 from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
@@ -94,3 +98,18 @@ class TestReplayRunner(RunnerContract):
         measurement = runner.measure(Request(WORKLOAD, CONFIGS[-1], COLD_GRAPH))
         assert measurement.status is Status.INFEASIBLE
         assert "not recorded" in measurement.reason
+
+
+def test_what_emulated_ranks_recorded_is_no_replay_of_a_group(tmp_path: Path) -> None:
+    emulated = replace(TARGET, hardware=replace(TARGET.hardware, links="emulated", world=2))
+    about = About(emulated, COLD_GRAPH, "1.0", "", "one", {})
+    write_recording(tmp_path / "emulated.parquet", [row(GOOD[0], Status.OK, Stage.SEARCH, "")], about)
+    recording = read_recording(tmp_path / "emulated.parquet")
+    measured = ReplayRunner(recording).measure(Request(WORKLOAD, GOOD[0], COLD_GRAPH))
+    assert (measured.status, measured.provenance) == (Status.OK, Provenance.EMULATED)
+    with open_database(tmp_path / "emulated.db") as database, database.session() as session:
+        assert import_recording(session, recording) == 1
+        (found,) = queries.export_rows(
+            session, target=about.target.digest, regime=COLD_GRAPH, provenance=Provenance.EMULATED
+        )
+    assert found.measurement.median_us == measured.median_us

@@ -23,7 +23,7 @@ from megatune_tuner.runners.replay import ReplayRunner
 def import_recording(
     session: Session,
     recording: Recording,
-    provenance: Provenance = Provenance.REPLAYED,
+    provenance: Provenance | None = None,
     *,
     workloads: Sequence[Workload] | None = None,
 ) -> int:
@@ -32,7 +32,7 @@ def import_recording(
     Sessions of finalists stay what they are: samples that were interleaved.
 
     :param provenance: ``measured`` where the campaign that made the recording is to go on in this database: it then
-        measures none of them again.
+        measures none of them again. None: that of a replay.
     :param workloads: those to take in; None: all.
     """
     workloads = recording.workloads if workloads is None else workloads
@@ -52,7 +52,9 @@ def import_recording(
                     variant=config.variant,
                     params=config.params,
                 )
-    rows = (replace(measurement, provenance=provenance) for measurement in _measurements(recording, workloads))
+    rows = _measurements(recording, workloads)
+    if provenance is not None:
+        rows = (replace(measurement, provenance=provenance) for measurement in rows)
     return store.add_measurements(session, rows)
 
 

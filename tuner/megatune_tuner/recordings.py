@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
@@ -83,6 +84,11 @@ class Recording:
     def workloads(self) -> list[Workload]:
         """Every recorded workload, in the order of the file."""
         return list(self._rows)
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether all ranks shared one GPU, so that its times say nothing of a group."""
+        return self.about.target.hardware.links == Provenance.EMULATED
 
     def configs(self, workload: Workload) -> list[Config]:
         """Every config of the workload that was measured to search, baselines included, whatever its status."""

@@ -21,14 +21,14 @@ class ReplayRunner(Runner):
     """Gives the recorded status and samples; what was not recorded is infeasible here.
 
     The target is the recording's, the time of a measurement that of the recorded one, and the provenance
-    ``replayed``. The runner is never busy: ``measure_s`` is 0.
+    ``replayed``; what emulated ranks recorded stays ``emulated``. The runner is never busy: ``measure_s`` is 0.
     """
 
-    provenance = Provenance.REPLAYED
     needs_artifacts = False
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
+        self.provenance = Provenance.EMULATED if recording.is_emulated else Provenance.REPLAYED
 
     @property
     def target(self) -> Target:
