@@ -1,0 +1,46 @@
+"""What ``megatune bench reduction`` makes of recordings: of the one that is shipped, and of emulated ranks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from megatune_dashboard import reduction_benchmark
+from megatune_dashboard.reduction_benchmark import figures
+from megatune_tuner.recording_file import read_table
+from megatune_tuner.recording_file import write_table
+from megatune_tuner.recordings import shipped_recordings
+
+RECORDING = "reduction-h200x2"
+GOALS = 8
+
+
+def test_the_shipped_recording_meets_its_goals() -> None:
+    found = figures()
+    goals = [figure for figure in found if figure.goal and not figure.figure.startswith("crossovers")]
+    assert len(goals) == GOALS
+    for figure in goals:
+        assert figure.met, figure
+        assert figure.provenance == "replayed"
+        assert RECORDING in figure.how
+    published = [figure for figure in found if "published" in figure.figure]
+    assert published
+    for figure in published:
+        assert figure.value is not None
+        assert figure.value > 1
+
+
+def test_emulated_ranks_meet_no_goal_of_a_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    about, table = read_table(shipped_recordings()[RECORDING])
+    hardware = replace(about.target.hardware, links="emulated")
+    path = tmp_path / "emulated.parquet"
+    write_table(path, table, replace(about, target=replace(about.target, hardware=hardware)))
+    monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: {"emulated": path})
+    found = figures()
+    assert len(found) == GOALS + 2
+    for figure in found:
+        assert figure.value is None
+        assert figure.met is None
+        assert "no recording of reductions at world 2 is shipped" in figure.how
