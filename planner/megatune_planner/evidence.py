@@ -254,13 +254,15 @@ def _complete(
 def _search_rows(
     session: Session, target: str, regime: Regime, workloads: Mapping[int, Measured]
 ) -> Iterator[_SearchRow]:
-    """Every ok row of the search of these workloads, each of its workload's provenance and revision.
+    """Every ok row of the search of these workloads that no final refuted, each of its workload's provenance and
+    revision.
 
     The columns are those of one index, so that a million rows cost seconds and their samples are never touched.
     """
     table = models.Measurement
     for provenance in sorted({measured.provenance for measured in workloads.values()}):
         mine = {id_: measured.revision for id_, measured in workloads.items() if measured.provenance is provenance}
+        wrong = queries.refuted(session, target=target, regime=regime, provenances=[provenance])
         query = select(
             table.id,
             table.workload_id,
@@ -278,7 +280,7 @@ def _search_rows(
         )
         # Plain rows of the connection: the session's own cost twice as much, and nothing of it is needed.
         rows: Iterable[Any] = session.connection().execute(query).yield_per(_STREAM_ROWS)
-        yield from (row for row in rows if mine.get(row[1]) == row[6])
+        yield from (row for row in rows if mine.get(row[1]) == row[6] and (row[1], row[2], row[6]) not in wrong)
 
 
 def _searched(row: _SearchRow, config: Config, provenance: Provenance) -> Candidate:

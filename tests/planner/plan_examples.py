@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -91,6 +92,7 @@ class Case:
     """Half the width of its interval over its median."""
     revision: str = ""
     """Of the kernels."""
+    status: Status = Status.OK
 
 
 def samples_of(us: float, spread: float, count: int = 20) -> tuple[float, ...]:
@@ -100,6 +102,16 @@ def samples_of(us: float, spread: float, count: int = 20) -> tuple[float, ...]:
 
 
 def measurement(case: Case, target: Target = TARGET) -> Measurement:
+    if case.status is not Status.OK:
+        return replace(
+            measurement(replace(case, status=Status.OK), target),
+            status=case.status,
+            samples_us=(),
+            median_us=None,
+            low_us=None,
+            high_us=None,
+            reason="made up",
+        )
     return Measurement(
         workload=case.workload.digest,
         config=case.config.digest,

@@ -20,6 +20,7 @@ from sqlalchemy.orm import Session
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_db.records import Stage
+from megatune_db.records import Status
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
@@ -132,6 +133,33 @@ def test_only_the_last_session_of_finalists_decides(session: Session) -> None:
     fill(session, [Case(at(4), CUBLAS, 10), Case(at(4), simt(), 5), *finals])
     with pytest.raises(NothingMeasured, match="no gain worth shipping"):
         planned(session)
+
+
+@pytest.mark.parametrize("status", [Status.WRONG_RESULT, Status.HANG, Status.CRASH])
+def test_what_fails_the_finalists_longer_test_serves_nowhere(session: Session, status: Status) -> None:
+    """However fast it was while it was searched, and whatever it does at other tokens."""
+    cases = []
+    for tokens in (1, 2):
+        for config, us in ((simt(), 2.0), (mma(), 4.0), (CUBLAS, 8.0)):
+            cases.append(Case(at(tokens), config, us))
+            failed = config == simt() and tokens == 1
+            cases.append(Case(at(tokens), config, us, Stage.FINAL, "f", status=status if failed else Status.OK))
+    fill(session, cases)
+    shape = only_shape(planned(session, expresses={"any": lambda workload, config: True}))
+    served = {tokens: shape.band(tokens).decision for tokens in (1, 2)}
+    assert {t: d.variant for t, d in served.items() if isinstance(d, UseConfig)} == {1: "mma", 2: "simt"}
+    (exported,) = (curve for curve in shape.curves if curve.kind == "exporter")
+    assert [point.variant for point in exported.points] == ["mma", "simt"]
+
+
+def test_finalists_that_all_ended_together_are_what_the_search_found(session: Session) -> None:
+    """Whoever killed the processes, or which of them did, nobody knows."""
+    searched = [Case(at(1), config, us) for config, us in ((simt(), 2.0), (CUBLAS, 8.0))]
+    lost = [replace(case, stage=Stage.FINAL, session="f", status=Status.CRASH) for case in searched]
+    fill(session, searched + lost)
+    decision = only_shape(planned(session)).band(1).decision
+    assert isinstance(decision, UseConfig)
+    assert decision.variant == "simt"
 
 
 def test_the_search_s_own_baseline_judges_what_only_the_search_measured(session: Session) -> None:

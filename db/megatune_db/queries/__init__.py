@@ -11,6 +11,7 @@ from megatune_db.queries._campaigns import status_counts
 from megatune_db.queries._campaigns import trials
 from megatune_db.queries._contenders import Contender
 from megatune_db.queries._contenders import contenders
+from megatune_db.queries._contenders import refuted
 from megatune_db.queries._measurements import ArtifactRow
 from megatune_db.queries._measurements import ExportRow
 from megatune_db.queries._measurements import FinalRow
@@ -59,6 +60,7 @@ __all__ = [
     "outcomes",
     "plan",
     "plans",
+    "refuted",
     "samples",
     "status_by_workload",
     "status_counts",

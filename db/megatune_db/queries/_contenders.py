@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Integer
+from sqlalchemy import exists
 from sqlalchemy import func
+from sqlalchemy import literal_column
 from sqlalchemy import or_
 from sqlalchemy import select
+from sqlalchemy import tuple_
 from sqlalchemy.orm import Session
+from sqlalchemy.orm import aliased
 
 from megatune_db import codec
+from megatune_db.models import IS_FINAL
 from megatune_db.models import IS_SEARCH
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
@@ -68,7 +73,7 @@ def contenders(
 
     Of each (workload, variant, provenance, revision) these are: the fastest of stage ``search``, every other one whose
     interval begins at or below the end of the fastest's, and everything of stage ``final``. Of the variants in
-    ``baselines`` they are all. What is left out is slower than its variant's best beyond doubt.
+    ``baselines`` they are all. What is left out is slower than its variant's best beyond doubt, or ``refuted``.
     """
     ok = [
         Row.target_id == target_id(target),
@@ -79,6 +84,9 @@ def contenders(
     if operator is not None:
         # Adding 0 keeps SQLite from looking workloads up in the index of the search, which does not hold the times.
         ok.append((Row.workload_id + 0).in_(select(Workload.id).where(Workload.operator == operator)))
+    wrong = refuted(session, target=target, regime=regime, provenances=provenances)
+    if wrong:
+        ok.append(tuple_(Row.workload_id, Row.config_id, Row.revision).not_in(sorted(wrong)))
     # With min() SQLite takes the other columns from the row that has the least.
     best = (
         select(Row.workload_id, Config.variant, Row.provenance, Row.revision, func.min(Row.median_us), Row.high_us)
@@ -143,3 +151,31 @@ def contenders(
             )
         )
     return found
+
+
+def refuted(
+    session: Session, *, target: str, regime: Regime, provenances: Sequence[Provenance]
+) -> set[tuple[int, int, str]]:
+    """Configs that worked while they were searched and failed among the finalists, which are put to a longer test.
+
+    A wrong result counts; a hang or a crash does where others of the same session worked, because one that ends the
+    processes takes all along.
+
+    :returns: ids of workload and config, and the revision of the kernels.
+    """
+    other = aliased(Row)
+    same = ("workload_id", "target_id", "regime", "provenance", "session")
+    beside = exists().where(
+        *(getattr(other, name) == getattr(Row, name) for name in same),
+        other.stage == literal_column("'final'"),
+        other.status == Status.OK,
+    )
+    query = select(Row.workload_id, Row.config_id, Row.revision).where(
+        Row.target_id == target_id(target),
+        Row.regime == str(regime),
+        Row.provenance.in_(provenances),
+        Row.status.in_((Status.WRONG_RESULT, Status.HANG, Status.CRASH)),
+        IS_FINAL,
+        or_(Row.status == Status.WRONG_RESULT, beside),
+    )
+    return {(row.workload_id, row.config_id, row.revision) for row in session.execute(query)}
