@@ -131,7 +131,7 @@ def make_plan(
         raise NothingMeasured(f"nothing was measured {where}: run a campaign there first")
     operators: dict[str, list[ShapePlan]] = {}
     for shape in evidence:
-        planned = _plan_shape(shape, samples, options, preferred, baselines[shape.workload.operator])
+        planned = plan_shape(shape, samples, options, preferred, baselines[shape.workload.operator])
         if planned is not None:
             operators.setdefault(shape.workload.operator, []).append(planned)
     if not operators:
@@ -187,14 +187,18 @@ def _gate(
     )
 
 
-def _plan_shape(
+def plan_shape(
     evidence: ShapeEvidence,
     samples: Samples,
     options: Options,
     preferred: Preferred | None,
     baselines: Sequence[str],
 ) -> ShapePlan | None:
-    """None when no baseline was measured of the shape."""
+    """What is decided for one shape; None when no baseline was measured of it.
+
+    :param samples: of the finalists, by id of the measurement.
+    :param baselines: names.
+    """
     standings: list[Standing] = []
     gaps: list[Gap] = []
     for tokens, measured in sorted(evidence.at.items()):
