@@ -40,3 +40,7 @@ class DatabaseFullError(DatabaseError):
 
 class NetworkFileSystemError(DatabaseError):
     """The file lies where the locks and the shared memory of SQLite do not work."""
+
+
+class PlanStateError(DatabaseError):
+    """The plan is in a state in which that cannot be done to it."""

@@ -33,6 +33,7 @@ from sqlalchemy.orm import mapped_column
 from megatune_db.records import CampaignState
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
+from megatune_db.records import ReviewAction
 from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.records import TrialState
@@ -268,9 +269,21 @@ class Trial(Base):
 
 
 class Plan(Base):
-    """A plan: its canonical JSON, and how far it has come."""
+    """A plan: its canonical JSON, and how far it has come. Triggers keep all but the state from being changed."""
 
     __tablename__ = "megatune_plans"
+    __table_args__ = (
+        # One plan serves a target, model and worlds, whatever two reviewers do at once.
+        Index(
+            "uq_megatune_plans_in_service",
+            "target_id",
+            "model",
+            "worlds",
+            unique=True,
+            sqlite_where=text("state = 'exported'"),
+            postgresql_where=text("state = 'exported'"),
+        ),
+    )
 
     id: Mapped[int] = mapped_column(primary_key=True)
     digest: Mapped[str] = mapped_column(String(64), unique=True)
@@ -279,3 +292,51 @@ class Plan(Base):
     state: Mapped[PlanState] = mapped_column(_word(PlanState))
     target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"), index=True)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    model: Mapped[str] = mapped_column(String(256), server_default="")
+    """Name of the model that it serves; of a plan for every model, the plan's own name."""
+    worlds: Mapped[str] = mapped_column(String(64), server_default="")
+    """Numbers of ranks that it serves, ascending, separated by commas; empty for any."""
+
+
+IS_IN_SERVICE = Plan.state == literal_column("'exported'")
+"""Written out for the same reason as ``IS_SEARCH``."""
+
+
+class Review(Base):
+    """An entry of the audit log: one action on one plan. Triggers keep it from being changed and deleted."""
+
+    __tablename__ = "megatune_reviews"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan_id: Mapped[int] = mapped_column(ForeignKey("megatune_plans.id"), index=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str] = mapped_column(String(256))
+    action: Mapped[ReviewAction] = mapped_column(_word(ReviewAction))
+    comment: Mapped[str] = mapped_column(Text)
+    before: Mapped[PlanState] = mapped_column(_word(PlanState))
+    after: Mapped[PlanState] = mapped_column(_word(PlanState))
+    """States of the plan."""
+    other_id: Mapped[int | None] = mapped_column(ForeignKey("megatune_plans.id"), index=True)
+    """The plan that it gave its place to, or took it from."""
+
+
+class Export(Base):
+    """Files that were made of a plan. Triggers keep it from being changed and deleted."""
+
+    __tablename__ = "megatune_exports"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan_id: Mapped[int] = mapped_column(ForeignKey("megatune_plans.id"), index=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str] = mapped_column(String(256))
+    exporter: Mapped[str] = mapped_column(String(128))
+    runtime: Mapped[str] = mapped_column(String(128))
+    """Distribution that reads the files; empty for a format of our own."""
+    runtime_version: Mapped[str] = mapped_column(String(64))
+    """Whose format they have; empty for a format of our own."""
+    files: Mapped[dict[str, str]] = mapped_column(JSON)
+    """SHA-256 of each, hexadecimal, by path."""
+    digest: Mapped[str] = mapped_column(String(64))
+    """Of ``files``."""
+    state: Mapped[PlanState] = mapped_column(_word(PlanState))
+    """Of the plan when it was exported: ``draft`` when nobody had reviewed it."""

@@ -65,7 +65,23 @@ class PlanState(enum.StrEnum):
     DRAFT = "draft"
     APPROVED = "approved"
     EXPORTED = "exported"
+    """In service: at most one plan for a target, model and worlds."""
     RETIRED = "retired"
+    """Rejected, or no longer in service."""
+
+
+class ReviewAction(enum.StrEnum):
+    """What was done to a plan."""
+
+    APPROVE = "approve"
+    REJECT = "reject"
+    EXPORT = "export"
+    RETIRE = "retire"
+    """Taken out of service; another plan took its place where the entry names one, else stock serves."""
+    ROLL_BACK = "roll_back"
+    """Taken out of service for an earlier plan, which the entry names."""
+    RESTORE = "restore"
+    """Put back into service in place of a later plan, which the entry names."""
 
 
 @dataclass(frozen=True)

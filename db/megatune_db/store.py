@@ -256,28 +256,26 @@ def put_plan(
     name: str,
     content: str,
     target: str,
-    state: PlanState | str = PlanState.DRAFT,
+    model: str | None = None,
+    worlds: Iterable[int] = (),
 ) -> int:
-    """The id of the plan; one that is there keeps its name and its state.
+    """The id of the plan, a draft; one that is there stays as it is. What ``reviews`` does moves it on.
 
     :param content: the plan's canonical JSON.
     :param target: digest.
+    :param model: name of the model that it serves; None: every model, and the plan's name stands for it.
+    :param worlds: numbers of ranks that it serves; empty: any.
     :raises LookupError: when the target has not been put.
     """
-    values = {"name": name, "content": content, "state": PlanState(state), "target_id": _target_id(session, target)}
+    values = {
+        "name": name,
+        "content": content,
+        "state": PlanState.DRAFT,
+        "target_id": _target_id(session, target),
+        "model": name if model is None else model,
+        "worlds": ",".join(map(str, sorted(set(worlds)))),
+    }
     return _put(session, models.Plan, {"digest": digest}, values)
-
-
-def set_plan_state(session: Session, digest: str, state: PlanState | str) -> None:
-    """Move the plan on.
-
-    :raises LookupError: when there is no such plan.
-    """
-    changed = session.scalar(
-        update(models.Plan).where(models.Plan.digest == digest).values(state=PlanState(state)).returning(models.Plan.id)
-    )
-    if changed is None:
-        raise LookupError(f"no plan {digest}")
 
 
 def _put(

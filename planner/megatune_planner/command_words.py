@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Annotated
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from megatune_db.records import Provenance
+    from megatune_db.reviews import By
     from megatune_planner.plan import Plan
 
 PIPE_COLUMNS = 120
@@ -39,6 +42,26 @@ ProvenanceOption = Annotated[
     ),
 ]
 DEFAULT_REGIME = "cold-graph"
+ByOption = Annotated[str | None, typer.Option("--by", help="Whose action it is; by default the user who runs this.")]
+
+
+@contextmanager
+def database_session(db: Path) -> Iterator[Session]:
+    """A session in an existing database, committed at its end."""
+    from megatune_db.session import open_database
+
+    with open_database(db, create=False) as database, database.session() as session:
+        yield session
+
+
+def by_of(by: str | None, comment: str = "") -> By:
+    """Whose action it is, and why."""
+    from megatune_db.reviews import By
+    from megatune_planner.reviewing import user
+
+    if by is not None and not by.strip():
+        raise MegatuneError("--by is somebody's name, and not empty")
+    return By(user() if by is None else by, comment)
 
 
 def find_plan(plan: str, db: Path) -> tuple[Plan, str | None]:

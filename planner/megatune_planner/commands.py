@@ -1,10 +1,11 @@
-"""The commands ``plan``, ``show``, ``export``, ``crossovers`` and ``predict``, for the one ``megatune`` command.
+"""The commands of the planner, for the one ``megatune`` command.
 
 What they need is imported when they run: ``megatune --help`` should not wait for a database library.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Annotated
@@ -15,12 +16,15 @@ import typer
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.command_words import DEFAULT_DATABASE
 from megatune_planner.command_words import DEFAULT_REGIME
+from megatune_planner.command_words import ByOption
 from megatune_planner.command_words import DatabaseOption
 from megatune_planner.command_words import JsonOption
 from megatune_planner.command_words import PlanArgument
 from megatune_planner.command_words import ProvenanceOption
 from megatune_planner.command_words import RegimeOption
 from megatune_planner.command_words import TargetOption
+from megatune_planner.command_words import by_of
+from megatune_planner.command_words import database_session
 from megatune_planner.command_words import find_plan
 from megatune_planner.command_words import from_database
 from megatune_planner.command_words import from_file
@@ -30,6 +34,9 @@ from megatune_planner.command_words import provenances_of
 from megatune_planner.command_words import regime_of
 from megatune_planner.crossover_commands import crossovers
 from megatune_planner.predict_command import predict
+from megatune_planner.review_commands import approve
+from megatune_planner.review_commands import reject
+from megatune_planner.review_commands import rollback
 
 if TYPE_CHECKING:
     from megatune_planner.plan import Plan
@@ -37,6 +44,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Turn measurements into plans.", add_completion=False)
 app.command(epilog="Example: megatune crossovers plan.json")(crossovers)
 app.command(epilog="Example: megatune predict --db tuned.db --world 4 --world 8")(predict)
+app.command(epilog="Example: megatune approve plan.json --comment 'as measured on node 7'")(approve)
+app.command(epilog="Example: megatune reject plan.json --comment 'the crossover is suspect'")(reject)
+app.command(epilog="Example: megatune rollback kimi-k3-tp8 --comment 'p99 rose by a tenth'")(rollback)
 
 
 @app.command(epilog="Example: megatune plan --db tuned.db --name kimi-k3-tp8 --out plan.json")
@@ -109,37 +119,51 @@ def export(
     to: Annotated[str, typer.Option("--to", metavar="EXPORTER", help="What to write: json, vllm-low-latency-table, …")],
     out: Annotated[Path, typer.Option(file_okay=False, help="Directory for the files; made when it is missing.")],
     db: DatabaseOption = DEFAULT_DATABASE,
+    unreviewed: Annotated[
+        bool,
+        typer.Option("--unreviewed", help="Export a plan that nobody approved; it does not go into service."),
+    ] = False,
+    by: ByOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a plan as what a target runtime reads. Nothing is written unless all of it is valid."""
+    """Write an approved plan as what a target runtime reads. Nothing is written unless all of it is valid.
+
+    The plan is in service from then on, for its target, model and worlds; the one that was before is retired.
+    """
     from megatune_planner.exporters.base import exporter
-    from megatune_planner.exporters.base import write
+    from megatune_planner.reviewing import REVIEWED
+    from megatune_planner.reviewing import export_plan
+    from megatune_planner.reviewing import not_approved
 
     chosen = exporter(to)
-    found, state = find_plan(plan, db)
+    found, _ = find_plan(plan, db)
     checked = chosen.check_runtime()
-    paths = write(chosen.files(found), out)
-    if state == "approved":
-        _mark_exported(found, db)
+    with database_session(db) if db.exists() else nullcontext() as session:
+        exported = export_plan(session, found, chosen, by_of(by), unreviewed=unreviewed, out=out)
+    paths = [out / path for path in exported.files]
     if as_json:
-        files = [str(path) for path in paths]
-        print_json({"plan": found.digest, "exporter": chosen.name, "files": files, "runtime": checked, "state": state})
-        return
-    for path in paths:
+        state = None if exported.before is None else exported.before.value
+        print_json(
+            {
+                "plan": found.digest,
+                "exporter": chosen.name,
+                "files": [str(path) for path in paths],
+                "runtime": checked,
+                "state": state,
+                "recorded": exported.id is not None,
+                "replaced": exported.replaced,
+            }
+        )
+    for path in () if as_json else paths:
         typer.echo(path)
-    if checked:
+    if checked and not as_json:
         typer.echo(checked, err=True)
-    if state == "draft":
-        typer.echo("the plan is a draft that nobody approved yet", err=True)
-
-
-def _mark_exported(plan: Plan, db: Path) -> None:
-    from megatune_db import store
-    from megatune_db.records import PlanState
-    from megatune_db.session import open_database
-
-    with open_database(db, create=False) as database, database.session() as session:
-        store.set_plan_state(session, plan.digest, PlanState.EXPORTED)
+    if exported.before not in REVIEWED:
+        typer.echo(f"warning: {not_approved(exported.before)}: try it, do not serve with it", err=True)
+    elif exported.replaced is not None and not as_json:
+        typer.echo(f"it takes the place of {exported.replaced}, which is retired", err=True)
+    if exported.id is None:
+        typer.echo(f"this export was not written down: {db} does not have the plan", err=True)
 
 
 def _traffic(text: str | None) -> dict[int, float]:

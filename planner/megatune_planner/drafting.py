@@ -59,9 +59,18 @@ def draft_plan(
 
 
 def keep_draft(session: Session, plan: Plan) -> None:
-    """Store the plan as a draft; one with the same digest stays as it is."""
-    content = plan.content
-    store.put_plan(session, digest=plan.digest, name=content.name, content=plan.to_json(), target=content.target.digest)
+    """Store the plan as a draft, and its target if need be; one with the same digest stays as it is."""
+    content, target = plan.content, plan.content.target
+    store.put_target(session, digest=target.digest, hardware=target.hardware, toolchain=target.toolchain)
+    store.put_plan(
+        session,
+        digest=plan.digest,
+        name=content.name,
+        content=plan.to_json(),
+        target=target.digest,
+        model=content.gate.model,
+        worlds=content.gate.worlds,
+    )
 
 
 def find_target(session: Session, wanted: str | None) -> queries.TargetRow:

@@ -27,6 +27,7 @@ from megatune_db.records import CampaignState
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
+from megatune_db.records import ReviewAction
 from megatune_db.records import Status
 from megatune_db.session import Database
 from megatune_db.session import open_database
@@ -202,6 +203,36 @@ def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> 
         plan = queries.plan(session, "first")
         assert plan is not None
         assert plan.state is PlanState.APPROVED
+        assert plan.model == "first"
+        log = [(row.action, row.comment) for row in queries.reviews(session, plan.digest)]
+        kept = [(ReviewAction.APPROVE, "as measured"), (ReviewAction.EXPORT, "unreviewed")]
+        assert log == ([] if asset.stem < "0003" else kept)
+        assert len(queries.plan_exports(session)) == (asset.stem >= "0003")
+
+
+def test_an_upgrade_leaves_one_plan_in_service(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as raw:
+        raw.executescript((ASSETS / "0002.sql").read_text())
+        for number, (name, state) in enumerate(
+            [("a", "exported"), ("b", "exported"), ("a", "exported"), ("a", "draft")]
+        ):
+            raw.execute(
+                "INSERT INTO megatune_plans (digest, name, content, state, target_id, created_at) "
+                "VALUES (?, ?, '{}', ?, 1, '2026-08-01 12:00:00.000000')",
+                (f"p{number}", name, state),
+            )
+        raw.commit()
+    schema.upgrade(path)
+    with open_database(path) as opened, opened.session() as session:
+        states = {row.digest: row.state.value for row in queries.plan_summaries(session)}
+        assert states == {"plan": "approved", "p0": "retired", "p1": "exported", "p2": "exported", "p3": "draft"}
+        (entry,) = queries.reviews(session)
+        assert (entry.plan, entry.other, entry.who) == ("p0", "p2", "megatune db upgrade")
+        assert (entry.action, entry.before, entry.after) == ("retire", "exported", "retired")
+        assert [row.digest for row in queries.earlier_plans(session, "p2")] == []
+        replaced = queries.replaced_plan(session, "p2")
+        assert replaced is not None
+        assert replaced.digest == "p0"
 
 
 def test_every_revision_has_its_asset() -> None:

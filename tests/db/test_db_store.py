@@ -27,6 +27,7 @@ from sqlalchemy.orm import Session
 from megatune_db import codec
 from megatune_db import models
 from megatune_db import queries
+from megatune_db import reviews
 from megatune_db import store
 from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
@@ -256,19 +257,16 @@ def test_a_trial_belongs_to_a_campaign(session: Session) -> None:
         )
 
 
-def test_a_plan_moves_on_and_is_not_moved_back_by_putting_it_again(session: Session) -> None:
-    first = store.put_plan(session, digest="p", name="h200", content="{}", target=TARGET)
-    store.set_plan_state(session, "p", PlanState.APPROVED)
-    assert store.put_plan(session, digest="p", name="h200", content="{}", target=TARGET) == first
+def test_putting_a_plan_again_leaves_it_as_it_is(session: Session) -> None:
+    first = store.put_plan(session, digest="p", name="h200", content="{}", target=TARGET, worlds=(8, 4, 8))
+    reviews.approve(session, "p", reviews.By("somebody"))
+    assert store.put_plan(session, digest="p", name="other", content="", target=TARGET, model="m") == first
     found = queries.plan(session, "p")
     assert found is not None
     assert (found.state, found.target, found.content) == (PlanState.APPROVED, TARGET, "{}")
-    with pytest.raises(LookupError, match="no plan q"):
-        store.set_plan_state(session, "q", "approved")
+    assert (found.name, found.model, found.worlds) == ("h200", "h200", (4, 8))
     with pytest.raises(LookupError, match="no target unknown"):
         store.put_plan(session, digest="q", name="h200", content="{}", target="unknown")
-    with pytest.raises(ValueError, match="not a valid PlanState"):
-        store.set_plan_state(session, "p", "eaten")
 
 
 def test_samples_that_float32_cannot_hold_are_refused(session: Session) -> None:
@@ -337,5 +335,5 @@ def test_a_measurement_comes_back_as_it_went_in(database: Database, batch: list[
 
 def test_store_and_queries_leave_the_commit_to_others() -> None:
     folder = Path(store.__file__).parent
-    for file in [folder / "store.py", *(folder / "queries").glob("*.py")]:
+    for file in [folder / "store.py", folder / "reviews.py", *(folder / "queries").glob("*.py")]:
         assert "commit()" not in file.read_text()

@@ -16,7 +16,6 @@ from plan_examples import simt
 from typer.testing import CliRunner
 
 from megatune_db import queries
-from megatune_db import store
 from megatune_db.errors import DatabaseError
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
@@ -70,13 +69,14 @@ def test_plan_show_export(run: Run, tmp_path: Path) -> None:
     assert run("show", "kimi") == run("show", plan.digest) == shown
     assert run("show", "kimi", "--json") == plan.to_json()
 
+    run("approve", "kimi.json")
     assert run("export", "kimi.json", "--to", "json", "--out", "out").split() == [
         str(Path("out") / "plan.json"),
         str(Path("out") / "megatune_reader.py"),
     ]
     assert Plan.load(tmp_path / "out" / "plan.json") == plan
     exported = json.loads(run("export", "kimi", "--to", "vllm-low-latency-table", "--out", "out", "--json"))
-    assert exported["state"] == "draft"
+    assert exported["state"] == "exported"
     assert exported["plan"] == plan.digest
     assert all(Path(file).exists() for file in exported["files"])
 
@@ -101,18 +101,6 @@ def test_planning_again_gives_the_same_plan(run: Run, tmp_path: Path) -> None:
     assert json.loads(run("plan", "--json"))["digest"] == json.loads(run("plan", "--json"))["digest"]
     with open_database("megatune.db") as database, database.session() as session:
         assert len(queries.plans(session)) == 1
-
-
-def test_an_approved_plan_becomes_exported(run: Run, tmp_path: Path) -> None:
-    measured(tmp_path / "megatune.db")
-    digest = json.loads(run("plan", "--json"))["digest"]
-    with open_database("megatune.db") as database, database.session() as session:
-        store.set_plan_state(session, digest, PlanState.APPROVED)
-    run("export", digest, "--to", "json", "--out", "out")
-    with open_database("megatune.db") as database, database.session() as session:
-        found = queries.plan(session, digest)
-    assert found is not None
-    assert found.state is PlanState.EXPORTED
 
 
 def test_options_reach_the_plan(run: Run, tmp_path: Path) -> None:
@@ -187,5 +175,5 @@ def test_a_name_is_no_path(run: Run, tmp_path: Path) -> None:
 
 
 def test_each_command_has_help_with_an_example(run: Run) -> None:
-    for command in ("plan", "show", "export"):
+    for command in ("plan", "show", "export", "approve", "reject", "rollback"):
         assert f"Example: megatune {command}" in run(command, "--help")

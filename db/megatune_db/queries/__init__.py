@@ -32,8 +32,18 @@ from megatune_db.queries._outcomes import OutcomeRow
 from megatune_db.queries._outcomes import incumbents
 from megatune_db.queries._outcomes import outcomes
 from megatune_db.queries._plans import PlanRow
+from megatune_db.queries._plans import PlanSummary
+from megatune_db.queries._plans import earlier_plans
 from megatune_db.queries._plans import plan
+from megatune_db.queries._plans import plan_in_service
+from megatune_db.queries._plans import plan_summaries
 from megatune_db.queries._plans import plans
+from megatune_db.queries._plans import replaced_plan
+from megatune_db.queries._reviews import PlanExportRow
+from megatune_db.queries._reviews import ReviewRow
+from megatune_db.queries._reviews import plan_export
+from megatune_db.queries._reviews import plan_exports
+from megatune_db.queries._reviews import reviews
 
 __all__ = [
     "ArtifactRow",
@@ -43,7 +53,10 @@ __all__ = [
     "FinalRow",
     "IncumbentRow",
     "OutcomeRow",
+    "PlanExportRow",
     "PlanRow",
+    "PlanSummary",
+    "ReviewRow",
     "StatusCount",
     "TargetRow",
     "TrialRow",
@@ -52,6 +65,7 @@ __all__ = [
     "campaign",
     "campaigns",
     "contenders",
+    "earlier_plans",
     "export_rows",
     "final_sessions",
     "incumbents",
@@ -59,8 +73,14 @@ __all__ = [
     "measurements",
     "outcomes",
     "plan",
+    "plan_export",
+    "plan_exports",
+    "plan_in_service",
+    "plan_summaries",
     "plans",
     "refuted",
+    "replaced_plan",
+    "reviews",
     "samples",
     "status_by_workload",
     "status_counts",

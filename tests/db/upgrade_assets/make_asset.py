@@ -22,10 +22,10 @@ from db_examples import put_examples  # noqa: E402
 from db_examples import workload  # noqa: E402
 
 from megatune_db import connection  # noqa: E402
+from megatune_db import reviews  # noqa: E402
 from megatune_db import schema  # noqa: E402
 from megatune_db import store  # noqa: E402
 from megatune_db.records import CampaignState  # noqa: E402
-from megatune_db.records import PlanState  # noqa: E402
 from megatune_db.records import Stage  # noqa: E402
 from megatune_db.session import open_database  # noqa: E402
 
@@ -81,7 +81,8 @@ def main() -> None:
                 wall_s=7200.0,
             )
             store.put_plan(session, digest="plan", name="first", content='{"bands":[]}', target=TARGET)
-            store.set_plan_state(session, "plan", PlanState.APPROVED)
+            reviews.export(session, "plan", reviews.By("somebody", "unreviewed"), exporter="json", files={"a": b"a"})
+            reviews.approve(session, "plan", reviews.By("somebody", "as measured"))
         dump = connection.connect(path)
         try:
             (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
