@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+from typing import Protocol
 
 from megatune_db.records import Stage
 from megatune_planner.ties import Candidate
@@ -127,8 +128,15 @@ class Segment(NamedTuple):
     config: str | None
 
 
-def weights_of(standings: Sequence[Standing], traffic: Mapping[int, float]) -> list[float]:
-    """The share of the steps that each measured number of tokens stands for.
+class Measured(Protocol):
+    """Whatever was measured at some tokens."""
+
+    @property
+    def tokens(self) -> int: ...
+
+
+def weights_of(standings: Sequence[Measured], traffic: Mapping[int, float]) -> list[float]:
+    """The share of the steps that each measured number of tokens stands for, of ascending ones.
 
     Steps with other tokens count for the next larger measured ones, as if padded; steps above the largest count for
     none. Without any traffic inside, every measured number of tokens counts the same.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from megatune_planner.plan import Band
 from megatune_planner.plan import OperatorPlan
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
+from megatune_planner.rules import ContextTooLong
 from megatune_planner.rules import Covered
 from megatune_planner.rules import MissingLink
 from megatune_planner.rules import OtherDeployment
@@ -45,6 +47,50 @@ def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tup
         Covered(reason="measured, or predicted between two measured numbers of tokens"),
         Otherwise(reason="whatever no rule names was not measured"),
     )
+
+
+@dataclass(frozen=True)
+class ErrorPoint:
+    """The error of an operator's result at one length of context."""
+
+    context_tokens: int
+    error: float
+    """In the unit that the caller names."""
+    evidence: int
+    """Id of the measurement."""
+
+
+def context_rule(
+    operator: str, shape: ShapePlan, points: Sequence[ErrorPoint], *, limit: float, unit: str
+) -> ContextTooLong | None:
+    """Stock beyond the longest context up to which every measured error is within the limit; None where all are.
+
+    What lies between the last good and the first bad length was not measured, and is stock.
+
+    :param unit: of the errors and of the limit, e.g. ``largest relative error``.
+    :raises ValueError: when nothing was measured.
+    """
+    if not points:
+        raise ValueError("no error was measured at any context")
+    good: list[ErrorPoint] = []
+    for point in sorted(points, key=lambda each: each.context_tokens):
+        if not point.error <= limit:
+            above = good[-1].context_tokens if good else 0
+            return ContextTooLong(
+                operator=operator,
+                shape=shape.shape,
+                dtype=shape.dtype,
+                world=shape.world,
+                routing=shape.routing,
+                above=above,
+                error_unit=unit,
+                error_limit=limit,
+                error=point.error,
+                reason=f"{unit} {point.error:.3g} at {point.context_tokens} tokens of context, {limit:.3g} may serve",
+                evidence=tuple(sorted({each.evidence for each in (*good[-1:], point)})),
+            )
+        good.append(point)
+    return None
 
 
 def _of_groups(target: PlanTarget, shapes: Sequence[ShapePlan]) -> Iterator[Rule]:

@@ -17,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from megatune_planner.gate import Gate
 from megatune_planner.plan import Band
 from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
@@ -43,6 +44,18 @@ def decision_text(decision: UseConfig | UseStock) -> str:
         if value is not False
     ]
     return " ".join([decision.variant, *words])
+
+
+def gate_text(gate: Gate) -> str:
+    """What the plan holds for in one line; the exact versions of the toolchain are left out."""
+    words = [
+        f"{gate.part} ({gate.arch}, {gate.sms} SMs, device {' or '.join(gate.device_ids)})",
+        gate.model or "any model with these shapes",
+        f"{' or '.join(map(str, gate.worlds))} ranks" if gate.worlds else "any number of ranks",
+        f"{'/'.join(gate.dtypes)}, {gate.execution}",
+        f"with {', '.join(gate.features)}" if gate.features else "no feature that it was not measured with",
+    ]
+    return "; ".join(words)
 
 
 def tokens_text(band: Band) -> str:
@@ -123,8 +136,11 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
                 ("digest", plan.digest),
                 ("made", f"{plan.created.at} by {plan.created.by}"),
                 ("target", f"{content.target.fingerprint}, DSL {toolchain['dsl']}, digest {content.target.digest}"),
+                ("holds for", gate_text(content.gate)),
                 ("regime", content.regime),
                 ("evidence", _evidence(plan)),
+                *((("replaces", content.parent),) if content.parent else ()),
+                *((("signed by", plan.signature.key),) if plan.signature else ()),
             )
         ),
         (0, 0, 0, 2),
@@ -230,6 +246,8 @@ def _rules(plan: Plan) -> Table:
             where = f" {rule.operator} {rule.shape} {_interval(rule.tokens_lo, rule.tokens_hi)}"
         elif rule.when == "workspace_too_small":
             where = f" {rule.operator} {rule.shape} world {rule.world} below {rule.workspace_bytes} bytes"
+        elif rule.when == "context_too_long":
+            where = f" {rule.operator} {rule.shape} above {rule.above} tokens of context"
         elif rule.when == "missing_link":
             where = f" {rule.links}"
         table.add_row(

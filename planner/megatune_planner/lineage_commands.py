@@ -1,0 +1,148 @@
+"""The commands ``diff`` and ``sign``: what changes where one plan replaces another, and who vouches for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+from typing import Annotated
+
+import typer
+
+from megatune_kernels.errors import MegatuneError
+from megatune_planner.command_words import DEFAULT_DATABASE
+from megatune_planner.command_words import DatabaseOption
+from megatune_planner.command_words import JsonOption
+from megatune_planner.command_words import PlanArgument
+from megatune_planner.command_words import find_plan
+from megatune_planner.command_words import print_json
+from megatune_planner.command_words import print_rich
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from megatune_planner.differences import PlanDifference
+    from megatune_planner.differences import ShapeDifference
+
+
+def diff(
+    before: Annotated[str, typer.Argument(metavar="BEFORE", help="The plan that serves: a file, name or digest.")],
+    after: Annotated[str, typer.Argument(metavar="AFTER", help="The plan that is to replace it.")],
+    db: DatabaseOption = DEFAULT_DATABASE,
+    as_json: JsonOption = False,
+) -> None:
+    """Print which bands decide otherwise in another plan, and what that does to the measured latencies."""
+    from megatune_planner.differences import difference
+
+    found = difference(find_plan(before, db)[0], find_plan(after, db)[0])
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_rich(_render(found))
+
+
+def sign(
+    plan: PlanArgument,
+    key: Annotated[Path, typer.Option(dir_okay=False, help="Ed25519 private key, as PEM without a password.")],
+    out: Annotated[
+        Path | None, typer.Option(dir_okay=False, help="File for the signed plan; by default PLAN itself.")
+    ] = None,
+    db: DatabaseOption = DEFAULT_DATABASE,
+    as_json: JsonOption = False,
+) -> None:
+    """Sign a plan, so that a reader that is given the public key takes no other."""
+    from megatune_planner.exporters.base import write
+    from megatune_planner.signing import sign as sign_plan
+
+    path = out or Path(plan)
+    if out is None and not path.exists():
+        raise MegatuneError(f"there is no file {plan} to write the signature into: name one with --out")
+    try:
+        private_key = key.read_bytes()
+    except OSError as error:
+        raise MegatuneError(f"cannot read the private key {key}: {error.strerror}") from None
+    signed = sign_plan(find_plan(plan, db)[0], private_key)
+    write({path.name: signed.to_json()}, path.parent)
+    assert signed.signature is not None
+    if as_json:
+        print_json({"plan": signed.digest, "key": signed.signature.key, "file": str(path)})
+    else:
+        typer.echo(f"{path}: plan {signed.digest} is signed; its public key is {signed.signature.key}")
+
+
+def _render(found: PlanDifference) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    lineage = {
+        "same": "the same plan",
+        "child": "which replaces it",
+        "parent": "which it replaced",
+        "unrelated": "which does not say that it replaces it",
+    }[found.lineage]
+    parts: list[RenderableType] = [Text(f"From {found.before} to {found.after}, {lineage}", style="bold")]
+    if not found.comparable:
+        parts.append(
+            Text("of other targets or regimes: figures of the first plan are not compared with those of the second")
+        )
+    parts += [Text(f"holds for another {each}") for each in found.gate]
+    changed = [each for each in found.shapes if each.changes]
+    for each in changed:
+        parts += [Text(""), *_shape(each)]
+    parts.append(Text(""))
+    same = len(found.shapes) - len(changed)
+    parts.append(Text(f"{len(changed)} of {same + len(changed)} shapes change"))
+    if found.ratio is not None and found.before_us is not None and found.after_us is not None:
+        parts.append(
+            Text(
+                f"one launch of each shape: {_us(found.before_us)} to {_us(found.after_us)} µs; "
+                f"{_percent(found.ratio)} (geometric mean of all shapes and measured tokens)",
+                style="bold",
+            )
+        )
+    if found.unknown:
+        parts.append(Text(f"at {found.unknown} tokens of changed bands one of the two was not measured"))
+    return Group(*parts)
+
+
+def _shape(found: ShapeDifference) -> list[RenderableType]:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from megatune_planner.rendering import decision_text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
+    table.add_column("tokens", justify="right", no_wrap=True)
+    table.add_column("before", overflow="fold")
+    table.add_column("after", overflow="fold")
+    for name in ("at", "before µs", "after µs", "time"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for change in found.changes:
+        hi = change.tokens_hi
+        tokens = f"{change.tokens_lo}+" if hi is None else f"{change.tokens_lo}-{hi}"
+        first = (
+            str(hi) if hi == change.tokens_lo else tokens,
+            decision_text(change.before),
+            decision_text(change.after),
+        )
+        if not change.effects:
+            table.add_row(*first, "-", "", "", "")
+        for number, effect in enumerate(change.effects):
+            known = effect.before_us is not None and effect.after_us is not None
+            table.add_row(
+                *(("", "", "") if number else first),
+                str(effect.tokens),
+                _us(effect.before_us),
+                _us(effect.after_us),
+                _percent(effect.after_us / effect.before_us) if known and effect.before_us and effect.after_us else "?",
+            )
+    where = "" if found.presence == "both" else f", only {found.presence}"
+    return [Text(f"{found.operator} {found.shape}  {found.dtype}, world {found.world}{where}", style="bold"), table]
+
+
+def _us(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.2f}"
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f} %"
