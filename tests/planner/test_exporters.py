@@ -25,6 +25,7 @@ from megatune_planner.exporters import base
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.base import exporters
 from megatune_planner.exporters.base import write
+from megatune_planner.exporters.source import Runtime
 from megatune_planner.exporters.vllm_low_latency_table import JSON_FILE
 from megatune_planner.exporters.vllm_low_latency_table import unmappable
 from megatune_planner.exporters.vllm_table_schema import SkinnyGemmConfig
@@ -254,10 +255,10 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_a_runtime_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
+    def installed(name: str) -> Runtime:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(base, "version", version)
+    monkeypatch.setattr(base, "installed", installed)
     assert exporter(VLLM).check_runtime() == "vllm is not installed here: written for 0.33.0, not checked against it"
 
 
@@ -335,6 +336,23 @@ def test_files_may_lie_in_folders(tmp_path: Path) -> None:
     with pytest.raises(MegatuneError, match="it is a directory"):
         write({"d": "three", "a/b": ""}, out)
     assert (out / "d").read_text() == "two"
+
+
+def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").write_text("one\n")
+    rename = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.name == "c":
+            raise OSError(errno.EIO, "Input/output error")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with pytest.raises(MegatuneError, match="cannot write to .*: Input/output error"):
+        write({"a": "two\n", "b": b"new", "c": ""}, tmp_path)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "one\n"}
 
 
 def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:

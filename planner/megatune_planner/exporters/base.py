@@ -11,10 +11,10 @@ import tempfile
 from abc import ABC
 from abc import abstractmethod
 from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import entry_points
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,6 +24,7 @@ from megatune_kernels.space import Config
 from megatune_planner.evidence import Expresses
 from megatune_planner.exporters.installed import Names
 from megatune_planner.exporters.installed import differences
+from megatune_planner.exporters.source import installed
 from megatune_planner.plan import Plan
 
 
@@ -49,8 +50,10 @@ class Exporter(ABC):
         return False
 
     @abstractmethod
-    def files(self, plan: Plan) -> dict[str, str]:
-        """Text by file name, valid and complete. Depends on the plan alone: the same plan gives the same bytes.
+    def files(self, plan: Plan) -> Mapping[str, str | bytes]:
+        """Text, or bytes, by file name, valid and complete.
+
+        Depends on the plan alone: the same plan gives the same bytes.
 
         :raises MegatuneError: when the plan cannot be expressed, and says why.
         """
@@ -64,21 +67,21 @@ class Exporter(ABC):
         if self.runtime is None:
             return ""
         try:
-            installed = version(self.runtime)
+            runtime = installed(self.runtime)
         except PackageNotFoundError:
             return f"{self.runtime} is not installed here: written for {self.runtime_version}, not checked against it"
-        if installed.split("+")[0] != self.runtime_version:
+        if (runtime.version or "").split("+")[0] != self.runtime_version:
             raise MegatuneError(
-                f"{self.runtime} {installed} is installed, and {self.name} writes the format of "
+                f"{self.runtime} {runtime.version} is installed, and {self.name} writes the format of "
                 f"{self.runtime_version}: export where that version serves"
             )
-        found = list(differences(self.runtime, self.relies_on))
+        found = list(differences(runtime, self.relies_on))
         if found:
             raise MegatuneError(
-                f"the installed {self.runtime} {installed} is not the released one: {'; '.join(found)}: {self.name} "
-                "cannot be checked against it"
+                f"the installed {self.runtime} {runtime.version} is not the released one: {'; '.join(found)}: "
+                f"{self.name} cannot be checked against it"
             )
-        return f"{self.runtime} {installed} is installed: the format is its own"
+        return f"{self.runtime} {runtime.version} is installed: the format is its own"
 
 
 @cache
@@ -111,24 +114,24 @@ def expressible() -> dict[str, Expresses]:
     }
 
 
-def write(files: Mapping[str, str], directory: Path) -> list[Path]:
-    """Write all files, each whole or not at all, and return their paths.
+def write(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
+    """Write all files or none, each whole, and return their paths.
 
-    Everything is on the disk under another name before the first file gets its own, so that a full disk leaves the
-    directory as it was.
+    Everything is on the disk under another name before the first file gets its own, and what was there before comes
+    back where that fails: a full disk leaves the directory as it was.
 
-    :param files: text by path below the directory; folders in between are made.
+    :param files: text, or bytes, by path below the directory; folders in between are made.
     :raises MegatuneError: for a path that leaves the directory, and when it cannot be made or written.
     """
     staged: list[tuple[Path, Path]] = []
     try:
         directory.mkdir(parents=True, exist_ok=True)
         paths = {name: _inside(directory, name) for name in files}
-        for name, text in files.items():
+        for name, content in files.items():
             paths[name].parent.mkdir(parents=True, exist_ok=True)
-            staged.append((_stage(paths[name], text), paths[name]))
-        for temporary, path in staged:
-            temporary.replace(path)
+            encoded = content if isinstance(content, bytes) else content.encode()
+            staged.append((_stage(paths[name], encoded), paths[name]))
+        _replace(staged)
     except OSError as error:
         raise MegatuneError(f"cannot write to {directory}: {error.strerror or error}") from None
     finally:
@@ -148,12 +151,32 @@ def _inside(directory: Path, name: str) -> Path:
     return path
 
 
-def _stage(path: Path, text: str) -> Path:
+def _replace(staged: Sequence[tuple[Path, Path]]) -> None:
+    """Give every staged file its name, or put all of them back."""
+    done: list[tuple[Path, Path | None]] = []
+    try:
+        for temporary, path in staged:
+            before = _stage(path, path.read_bytes()) if path.is_file() else None
+            done.append((path, before))
+            temporary.replace(path)
+    except OSError:
+        for path, before in reversed(done):
+            if before is not None:
+                before.replace(path)
+            elif path.is_file():
+                path.unlink()
+        raise
+    for _, before in done:
+        if before is not None:
+            before.unlink()
+
+
+def _stage(path: Path, content: bytes) -> Path:
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
