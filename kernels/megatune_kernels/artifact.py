@@ -30,6 +30,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_kernels.target import Architecture
 
@@ -68,19 +69,29 @@ def compiler() -> dict[str, str]:
 
 @cache
 def source_digest(operator_class: type[Operator]) -> str:
-    """Digest of every source file in the folder of the operator.
+    """Digest of every source file in the folder of the operator, and of the tables that are read there.
 
     :raises MegatuneError: when the source cannot be read.
     """
     try:
         folder = Path(inspect.getfile(operator_class)).parent
-        files = sorted(folder.rglob("*.py"))
+        files = sorted([*folder.rglob("*.py"), *folder.rglob("*.json")])
         sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
     except (OSError, TypeError) as error:
         raise MegatuneError(
             f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}"
         ) from error
     return digest(sums)
+
+
+def revision_of(tuned: Operator) -> str:
+    """Digest of the source of every kernel that the operator's configs are made of.
+
+    :raises MegatuneError: as ``source_digest``.
+    """
+    own = source_digest(type(tuned))
+    used = {name: source_digest(type(operators()[name])) for name in tuned.uses}
+    return digest({tuned.name: own, **used}) if used else own
 
 
 def artifact_key(operator: Operator, workload: Workload, config: Config, arch: Architecture) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
+
+from megatune_kernels.operator import Workload
 
 
 class Buffers(Protocol):
@@ -28,6 +31,30 @@ class Buffers(Protocol):
     def check(self) -> str:
         """Compare every copy's output with its float64 reference; empty when all are within the bound, else why
         not."""
+        ...
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A piece of what has to be cold, and the launch that reads it."""
+
+    part: str
+    """Whose kernel reads it."""
+    workload: Workload
+    """As which that kernel is launched."""
+    pointers: tuple[int, ...]
+    """Device addresses in the order of that entry's parameters."""
+
+
+class ChainBuffers(Buffers, Protocol):
+    """Operands of a config of several kernels; ``pointers`` has those of the operator's own kernel."""
+
+    def part_pointers(self, part: str, copy: int) -> tuple[int, ...]:
+        """Device addresses in the order of the parameters of that part's entry."""
+        ...
+
+    def slices(self, most_bytes: int) -> list[Slice]:
+        """What has to be cold, all copies of it, in pieces of at most so many bytes."""
         ...
 
 

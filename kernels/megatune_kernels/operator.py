@@ -99,6 +99,8 @@ class Launch:
     """32-bit integers."""
     resident: bool = False
     """Whether blocks wait for one another, so that all of them have to be on the GPU at once."""
+    carveout: int | None = None
+    """Percent of an SM's L1 that is to be shared memory; None: the driver chooses."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,20 @@ class Artifact:
     """Bytes a thread spills to local memory."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """One kernel of a config, which the operator of its own workload compiles and launches."""
+
+    name: str
+    workload: Workload
+    config: Config
+    stream: int = 0
+    """0 is the stream that the config is launched on; others run beside it and are joined at its end."""
+    after: tuple[str, ...] = ()
+    """Parts on other streams that it waits for. The first part of another stream than 0 that waits for none begins
+    with the config."""
+
+
 class Operator(ABC):
     """One tunable decode operation.
 
@@ -137,6 +153,8 @@ class Operator(ABC):
     variants: tuple[str, ...]
     baselines: tuple[str, ...]
     """Names of what serves today; each is a variant without parameters, outside the space."""
+    uses: tuple[str, ...] = ()
+    """Other operators whose kernels its configs are made of: a chain, which a campaign measures where it is named."""
 
     @abstractmethod
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
@@ -155,6 +173,15 @@ class Operator(ABC):
     @abstractmethod
     def space(self, workload: Workload, arch: Architecture) -> Space:
         """What can be tuned; a variant that cannot run the workload is left out."""
+
+    def parts(self, workload: Workload, config: Config) -> tuple[Part, ...]:
+        """The kernels of a config in the order of their launches: one, unless the operator is a chain.
+
+        What a library launches, as most baselines, has none.
+
+        :raises MegatuneError: for a config that the workload cannot have, naming the parameter.
+        """
+        return () if config.variant in self.baselines else (Part(self.name, workload, config),)
 
     @abstractmethod
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:

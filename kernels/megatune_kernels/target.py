@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -24,6 +25,8 @@ class Architecture:
     registers_a_thread: int = 255
     cluster_blocks: int = 8
     """Portable cluster size limit."""
+    l2_bytes: int = 0
+    """Of one GPU of the family; 0 where no GPU is named."""
 
 
 ARCHITECTURES = {
@@ -61,6 +64,14 @@ class Hardware:
     links: str
     """How the GPUs of the world reach one another: ``none`` for one GPU, else e.g. ``nvlink``."""
     world: int = 1
+
+
+def architecture_of(hardware: Hardware) -> Architecture:
+    """The architecture of a GPU, with what that GPU adds to it.
+
+    :raises MegatuneError: as ``architecture``.
+    """
+    return replace(architecture(hardware.arch), l2_bytes=hardware.l2_bytes)
 
 
 @dataclass(frozen=True)

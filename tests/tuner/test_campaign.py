@@ -173,7 +173,7 @@ def test_changed_kernels_are_measured_again(database: Database, monkeypatch: pyt
     first = run_campaign(asked, kept, database, builder=ToyBuilder())
     assert run_campaign(asked, kept, database, builder=ToyBuilder()).measured == 0
     for where in ("measuring", "ledger"):
-        monkeypatch.setattr(f"megatune_tuner.{where}.source_digest", lambda _: "changed")
+        monkeypatch.setattr(f"megatune_tuner.{where}.revision_of", lambda _: "changed")
     runner = ToyRunner(needs_artifacts=True)
     again = run_campaign(asked, runner, database, builder=ToyBuilder())
     # The baseline has not changed; what was the best is tried again, and compared again.

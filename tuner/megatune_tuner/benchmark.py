@@ -24,7 +24,7 @@ from megatune_kernels.figures import Benchmark
 from megatune_kernels.figures import Figure
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_kernels.target import architecture
+from megatune_kernels.target import architecture_of
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
 from megatune_tuner.cell import cell_seed
@@ -60,7 +60,7 @@ def sampled_cells(recording: Recording) -> list[Workload]:
 def _cells(path: Path) -> tuple[Recording, dict[Workload, Catalogue]]:
     """A recording, and the legal recorded configs of each of its cells."""
     recording = read_recording(path)
-    arch = architecture(recording.about.target.hardware.arch)
+    arch = architecture_of(recording.about.target.hardware)
     catalogues = {}
     for workload in sampled_cells(recording):
         space = operator(workload.operator).space(workload, arch)

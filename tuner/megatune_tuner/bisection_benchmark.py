@@ -18,7 +18,7 @@ from pathlib import Path
 from megatune_db.session import open_database
 from megatune_kernels.figures import Figure
 from megatune_kernels.operator import Workload
-from megatune_kernels.target import architecture
+from megatune_kernels.target import architecture_of
 from megatune_tuner.benchmark import sampled_cells
 from megatune_tuner.bisection import Crossover
 from megatune_tuner.bisection import Finals
@@ -147,7 +147,7 @@ def bisection_figures(results: Sequence[Bisected], how: str) -> list[Figure]:
 def _bisected(recording: Recording, listed: Sequence[Workload], beside: Sequence[Workload]) -> Iterator[Bisected]:
     asked = _campaign(recording, listed)
     runner = ReplayRunner(recording)
-    arch = architecture(runner.target.hardware.arch)
+    arch = architecture_of(runner.target.hardware)
     with tempfile.TemporaryDirectory() as folder, open_database(Path(folder) / "bisection.db") as database:
         with database.session() as session:
             import_recording(session, recording, workloads=listed)

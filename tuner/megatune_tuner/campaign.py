@@ -27,7 +27,7 @@ from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
-from megatune_kernels.target import architecture
+from megatune_kernels.target import architecture_of
 from megatune_tuner.bisection import Finals
 from megatune_tuner.bisection import cells_between
 from megatune_tuner.bisection import winners
@@ -146,7 +146,7 @@ class _Coordinator:
         self._progress = progress
         self._stop = stop
         self._configs = configs
-        self._arch = architecture(runner.target.hardware.arch)
+        self._arch = architecture_of(runner.target.hardware)
         self._spaces = campaign.spaces(self._arch)
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
         self._ledger = Ledger(database, campaign, runner.target, runner.provenance, compiled=runner.needs_artifacts)
@@ -263,7 +263,7 @@ class _Coordinator:
             self._first_s = self._elapsed_s()
         measurement = self._run(partial(self._meter.measure, work.job))
         self._ledger.measured(
-            run.workload, run.space, [(work.number, work.job.config, work.reason, measurement, work.job.artifact)]
+            run.workload, run.space, [(work.number, work.job.config, work.reason, measurement, work.job.artifacts)]
         )
         self._measured += 1
         if work.proposal is None:
@@ -294,7 +294,7 @@ class _Coordinator:
         self._ledger.measured(
             run.workload,
             run.space,
-            [(number, job.config, FINALIST, measurement, job.artifact) for job, measurement in results],
+            [(number, job.config, FINALIST, measurement, job.artifacts) for job, measurement in results],
         )
 
     def _finish(self) -> None:

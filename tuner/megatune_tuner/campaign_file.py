@@ -203,7 +203,8 @@ class Campaign(_Table):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     tokens: Annotated[tuple[Positive, ...], Field(min_length=1)]
     operators: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Which operators to derive from the model; absent: every registered one that the runner can measure."""
+    """Which operators to derive from the model; absent: every registered one that the runner can measure, except for
+    chains, which use the kernels of others."""
     model: ModelTable | None = None
     shapes: tuple[Shape, ...] = ()
     variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -275,7 +276,7 @@ class Campaign(_Table):
                 figures = model(self.model.name)
             except MegatuneError as error:
                 raise self.fault("model.name", error) from error
-            for name in self.operators or sorted(operators()):
+            for name in self.operators or sorted(name for name, each in operators().items() if not each.uses):
                 chosen = self._operator(name, "operators")
                 for parallel in self.model.parallels:
                     try:
@@ -342,7 +343,7 @@ class Campaign(_Table):
         :raises MegatuneError: for a variant, parameter or value that no workload knows, an ``arch`` that is not the
             given one, and a workload without any legal config.
         """
-        if self.arch is not None and architecture(self.arch) != arch:
+        if self.arch is not None and architecture(self.arch).name != arch.name:
             raise self.fault("arch", f"{self.arch} is asked for, but the runner's target is {arch.name}")
         whole = {workload: operator(workload.operator).space(workload, arch) for workload in self.workloads()}
         self._check_restrictions(list(whole.values()))

@@ -12,7 +12,7 @@ from pathlib import Path
 from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
-from megatune_kernels.target import architecture
+from megatune_kernels.target import architecture_of
 from megatune_tuner.campaign import Configs
 from megatune_tuner.campaign import Summary
 from megatune_tuner.campaign import run_campaign
@@ -58,7 +58,7 @@ def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
     from megatune_tuner.compiling import store_root
 
     with _measuring(campaign, gpu) as runner:
-        arch = architecture(runner.target.hardware.arch)
+        arch = architecture_of(runner.target.hardware)
         with closing(CompilePool(store_root(), arch)) as pool:
             yield Equipment(runner, pool, None, runner.facts)
 
@@ -140,7 +140,7 @@ def record_file(
 def _ready(campaign: Campaign, db: Path, gpu: int) -> Iterator[tuple[Equipment, Database]]:
     """The equipment and the database of a campaign that can be measured: a rejected one leaves no database behind."""
     with equipment(campaign, gpu) as with_:
-        campaign.spaces(architecture(with_.runner.target.hardware.arch))
+        campaign.spaces(architecture_of(with_.runner.target.hardware))
         with open_database(db) as database:
             yield with_, database
 

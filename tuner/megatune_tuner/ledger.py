@@ -37,7 +37,7 @@ from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_db.records import Status
 from megatune_db.session import Database
-from megatune_kernels.artifact import source_digest
+from megatune_kernels.artifact import revision_of
 from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
@@ -203,13 +203,13 @@ class Ledger:
         self,
         workload: Workload,
         space: Space,
-        results: Iterable[tuple[int, Config, str, Measurement, Artifact | None]],
+        results: Iterable[tuple[int, Config, str, Measurement, Sequence[Artifact]]],
     ) -> None:
-        """Measurements of trials: number, config, who proposed it, what was measured and with which artifact."""
+        """Measurements of trials: number, config, who proposed it, what was measured and with which artifacts."""
         with self._database.session() as session:
-            for number, config, reason, measurement, artifact in results:
+            for number, config, reason, measurement, artifacts in results:
                 self._put_config(session, workload, config, space)
-                self._put_artifact(session, artifact)
+                self._put_artifacts(session, artifacts)
                 row = store.add_measurement(session, measurement)
                 self._add_trial(session, workload, config, number, reason, row)
 
@@ -219,10 +219,10 @@ class Ledger:
             for config in configs:
                 self._put_config(session, workload, config, space)
 
-    def keep(self, measurement: Measurement, artifact: Artifact | None) -> None:
+    def keep(self, measurement: Measurement, artifacts: Sequence[Artifact]) -> None:
         """A measurement that is no trial."""
         with self._database.session() as session:
-            self._put_artifact(session, artifact)
+            self._put_artifacts(session, artifacts)
             store.add_measurement(session, measurement)
 
     def has_finals(self, workload: Workload) -> bool:
@@ -269,7 +269,7 @@ class Ledger:
 
     def _revision(self, workload: Workload) -> str | None:
         """Of the kernels; None where every revision counts."""
-        return source_digest(type(operator(workload.operator))) if self._compiled else None
+        return revision_of(operator(workload.operator)) if self._compiled else None
 
     def _add_trial(
         self,
@@ -309,20 +309,21 @@ class Ledger:
         )
         self._configs.add((workload.operator, config.digest))
 
-    def _put_artifact(self, session: Session, artifact: Artifact | None) -> None:
-        if artifact is None or artifact.key in self._artifacts:
-            return
-        store.put_artifact(
-            session,
-            key=artifact.key,
-            arch=artifact.arch,
-            entry=artifact.entry,
-            registers=artifact.registers,
-            local_bytes=artifact.local_bytes,
-            cubin_bytes=len(artifact.cubin),
-            dsl=self._target.toolchain.dsl,
-        )
-        self._artifacts.add(artifact.key)
+    def _put_artifacts(self, session: Session, artifacts: Sequence[Artifact]) -> None:
+        for artifact in artifacts:
+            if artifact.key in self._artifacts:
+                continue
+            store.put_artifact(
+                session,
+                key=artifact.key,
+                arch=artifact.arch,
+                entry=artifact.entry,
+                registers=artifact.registers,
+                local_bytes=artifact.local_bytes,
+                cubin_bytes=len(artifact.cubin),
+                dsl=self._target.toolchain.dsl,
+            )
+            self._artifacts.add(artifact.key)
 
 
 def _put_workload(session: Session, workload: Workload) -> None:

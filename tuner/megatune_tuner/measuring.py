@@ -17,7 +17,7 @@ from megatune_db.records import Measurement
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
-from megatune_kernels.artifact import source_digest
+from megatune_kernels.artifact import revision_of
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
@@ -43,20 +43,23 @@ class Builder(Protocol):
 
 @dataclass
 class Job:
-    """A config to measure, its artifact in the works or done; ``build`` is None where none is needed."""
+    """A config to measure, the artifacts of its kernels in the works or done; none where none are needed."""
 
     workload: Workload
     config: Config
-    build: Future[Built] | None
+    builds: tuple[Future[Built], ...] = ()
+    """One for each of ``Operator.parts``."""
 
     @property
     def is_built(self) -> bool:
-        return self.build is None or self.build.done()
+        return all(build.done() for build in self.builds)
 
     @property
-    def artifact(self) -> Artifact | None:
-        """The artifact; None where none is needed or building it failed."""
-        return None if self.build is None else self.build.result().artifact
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The artifacts; none where none are needed or building one failed."""
+        made = [build.result().artifact for build in self.builds]
+        found = tuple(artifact for artifact in made if artifact is not None)
+        return found if len(found) == len(made) else ()
 
 
 class Meter:
@@ -77,14 +80,15 @@ class Meter:
         return 2 * self._builder.processes if self._builder is not None else 0
 
     def job(self, workload: Workload, config: Config) -> Job:
-        """Start building what the config needs. Baselines need nothing.
+        """Start building what the config needs; what a library launches needs nothing.
 
         :raises MegatuneError: when nothing can be built here.
         """
-        tuned = operator(workload.operator)
-        if self._builder is None or config.variant in tuned.baselines:
-            return Job(workload, config, None)
-        return Job(workload, config, self._builder.submit(tuned, workload, config))
+        if self._builder is None:
+            return Job(workload, config)
+        parts = operator(workload.operator).parts(workload, config)
+        builds = [self._builder.submit(operator(part.workload.operator), part.workload, part.config) for part in parts]
+        return Job(workload, config, tuple(builds))
 
     def measure(self, job: Job) -> Measurement:
         """Measure to search; waits for the artifact. A build that failed is a measurement with its status."""
@@ -106,12 +110,16 @@ class Meter:
         return [(job, _of_revision(measurement, job)) for job, measurement in zip(built, measurements, strict=True)]
 
     def _request(self, job: Job) -> Request:
-        compile_s = job.build.result().compile_s if job.build is not None else 0.0
-        return Request(job.workload, job.config, self._regime, job.artifact, compile_s)
+        # Parts that share an artifact share its build.
+        compile_s = sum(build.result().compile_s for build in set(job.builds))
+        artifacts = job.artifacts
+        if operator(job.workload.operator).uses:
+            return Request(job.workload, job.config, self._regime, None, compile_s, artifacts)
+        return Request(job.workload, job.config, self._regime, next(iter(artifacts), None), compile_s)
 
     def _failed(self, job: Job) -> Measurement | None:
-        built = job.build.result() if job.build is not None else None
-        if built is None or built.status is Status.OK:
+        built = next((each for each in (b.result() for b in job.builds) if each.status is not Status.OK), None)
+        if built is None:
             return None
         failed = Measurement(
             workload=job.workload.digest,
@@ -131,14 +139,14 @@ class Meter:
 
 def _of_revision(measurement: Measurement, job: Job) -> Measurement:
     """The measurement with the revision of the kernels that were built for it; as it is where none were."""
-    if job.build is None:
+    if not job.builds:
         return measurement
-    return replace(measurement, revision=source_digest(type(operator(job.workload.operator))))
+    return replace(measurement, revision=revision_of(operator(job.workload.operator)))
 
 
 def wait_for_builds(jobs: Iterable[Job], stop: Stop) -> bool:
     """Wait until every artifact is built or failed; False when a stop was requested meanwhile."""
-    waiting = {job.build for job in jobs if job.build is not None and not job.build.done()}
+    waiting = {build for job in jobs for build in job.builds if not build.done()}
     while waiting and not stop.requested:
         _, waiting = concurrent.futures.wait(waiting, timeout=POLL_S)
     return not waiting

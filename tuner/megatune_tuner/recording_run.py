@@ -37,7 +37,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.space import Space
-from megatune_kernels.target import architecture
+from megatune_kernels.target import architecture_of
 from megatune_tuner.bisection import cells_around
 from megatune_tuner.bisection import winners
 from megatune_tuner.campaign import Configs
@@ -177,7 +177,7 @@ class _Recorder:
         self._configs = configs
         self._progress = progress
         self._stop = stop
-        self._arch = architecture(runner.target.hardware.arch)
+        self._arch = architecture_of(runner.target.hardware)
         self._spaces = campaign.spaces(self._arch)
         listed = list(self._spaces)
         self._listed = largest_first(listed) if campaign.budget.total_seconds else listed
@@ -326,7 +326,7 @@ class _Recorder:
     def _keep(self, handed: _Handed) -> bool:
         """Commit a measurement, and end its cell if it was the last; False when it is time to stop."""
         cell, job, measurement = handed.cell, handed.job, handed.measurement.result()
-        self._ledger.keep(measurement, job.artifact)
+        self._ledger.keep(measurement, job.artifacts)
         self._statuses[measurement.status] += 1
         if measurement.median_us is not None:
             cell.times_us[job.config] = measurement.median_us
@@ -343,7 +343,7 @@ class _Recorder:
             if self._ends() or not wait_for_builds(jobs, self._stop):
                 return False
             for job, measurement in self._measuring.submit(self._meter.finalists, jobs).result():
-                self._ledger.keep(measurement, job.artifact)
+                self._ledger.keep(measurement, job.artifacts)
                 self._finals += 1
         self._works |= bool(cell.times_us)
         self._complete.append(cell.workload)

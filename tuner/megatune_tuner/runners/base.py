@@ -12,6 +12,7 @@ from typing import Self
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
+from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
@@ -20,13 +21,22 @@ from megatune_kernels.target import Target
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to measure. ``artifact`` is None for baselines, and for runners that need none."""
+    """One thing to measure. ``artifact`` is None for what a library launches, and for runners that need none."""
 
     workload: Workload
     config: Config
     regime: Regime
     artifact: Artifact | None = None
     compile_s: float = 0.0
+    parts: tuple[Artifact, ...] = ()
+    """Of a chain, the artifacts of ``Operator.parts``; ``artifact`` is None then."""
+
+    @property
+    def artifact_key(self) -> str:
+        """What a measurement keeps: the key of the artifact, of several the digest of their keys, empty for none."""
+        if self.parts:
+            return digest([artifact.key for artifact in self.parts])
+        return self.artifact.key if self.artifact is not None else ""
 
 
 class Runner(ABC):

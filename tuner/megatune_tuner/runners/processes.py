@@ -95,7 +95,7 @@ class ProcessRunner(Runner):
             reason=outcome.reason,
             compile_s=request.compile_s,
             measure_s=outcome.measure_s,
-            artifact=request.artifact.key if request.artifact else "",
+            artifact=request.artifact_key,
         )
 
 
@@ -108,6 +108,7 @@ def job_of(request: Request) -> Job:
         request.artifact,
         cold=regime.weights == "cold",
         graph=regime.execution == "graph",
+        parts=request.parts,
     )
 
 

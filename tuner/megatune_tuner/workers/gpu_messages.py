@@ -12,13 +12,15 @@ from megatune_kernels.space import Config
 
 @dataclass(frozen=True)
 class Job:
-    """One config to time. ``artifact`` is None for a baseline."""
+    """One config to time. ``artifact`` is None for what a library launches."""
 
     workload: Workload
     config: Config
     artifact: Artifact | None
     cold: bool
     graph: bool
+    parts: tuple[Artifact, ...] = ()
+    """Of a chain, the artifacts of ``Operator.parts``; ``artifact`` is None then."""
 
 
 @dataclass(frozen=True)
