@@ -1,0 +1,68 @@
+"""Which config a consumer of a chain runs with: the winner of its own measurements, cold or warm.
+
+``consumers.json`` holds winners by regime of the weights, shape and tokens, for programmatic launches and without; it
+is made from recordings by ``python -m megatune_tuner.consumer_table``. A shape that it lacks runs with the default of
+the projection's space.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.prefetch.chain import Chain
+from megatune_kernels.space import Config
+from megatune_kernels.space import Space
+from megatune_kernels.target import architecture
+
+DEFAULT = "default"
+COLD = "cold"
+WARM = "warm"
+TABLES = (COLD, WARM)
+SIMT_DEFAULT_TOKENS = 4
+"""Up to so many the default of ``simt`` is the better one: measured on an H200."""
+ARCH = "sm_90a"
+"""Whose limits, which are those of every architecture here, tell whether a winner at other tokens is legal."""
+
+
+@cache
+def _tables() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(files(__package__).joinpath("consumers.json").read_text())
+    return found
+
+
+def kinds(chain: Chain) -> tuple[str, ...]:
+    """The tables that know every consumer; the defaults where none does."""
+    names = [f"{consumer.n}x{consumer.k}" for consumer in chain.consumers]
+    found = tuple(kind for kind in TABLES if all(name in _tables().get(kind, {}) for name in names))
+    return found or (DEFAULT,)
+
+
+@cache
+def config_of(kind: str, workload: Workload, pdl: bool) -> Config:
+    """The config of a projection in a chain, with programmatic launch or without.
+
+    Of a table it is the winner at the nearest tokens at which that is legal, more tokens before fewer.
+    """
+    space = operator(workload.operator).space(workload, architecture(ARCH))
+    if kind != DEFAULT:
+        by_tokens = _tables()[kind][f"{workload['n']}x{workload['k']}"]
+        for tokens in sorted(by_tokens, key=lambda text: (abs(int(text) - workload.tokens), -int(text))):
+            winner = by_tokens[tokens]["pdl" if pdl else "plain"]
+            config = Config.of(winner["variant"], winner["params"])
+            if not space.violations(config):
+                return config
+    return _with_pdl(_default(space, workload), pdl)
+
+
+def _default(space: Space, workload: Workload) -> Config:
+    simt = workload.tokens <= SIMT_DEFAULT_TOKENS
+    return min(space.defaults(), key=lambda config: (config.variant == "simt") != simt)
+
+
+def _with_pdl(config: Config, pdl: bool) -> Config:
+    return Config.of(config.variant, {**config.params, "pdl": pdl})

@@ -1,0 +1,67 @@
+"""Makes the table of the configs that consumers of chains run with, from recordings of projections.
+
+python -m megatune_tuner.consumer_table cold=kimi-k3-h200 warm=RECORDING > …/prefetch/consumers.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from megatune_kernels.models import Parallel
+from megatune_kernels.models import model
+from megatune_kernels.operator import operator
+from megatune_kernels.prefetch.chain import PROJECTION
+from megatune_kernels.prefetch.chain import chain_of
+from megatune_tuner.recordings import Recording
+from megatune_tuner.recordings import recording
+
+MODEL = "Kimi-K3"
+DEGREES = (8, 16)
+MOST_TOKENS = 64
+
+
+def consumer_table(recordings: Mapping[str, Recording]) -> dict[str, Any]:
+    """The winners by regime of the weights, shape and tokens: the fastest with programmatic launches, and without."""
+    chains = [
+        chain_of(workload)
+        for tensor in DEGREES
+        for workload in operator("prefetch").workloads(model(MODEL), Parallel(tensor), [1])
+    ]
+    shapes = dict.fromkeys((consumer.n, consumer.k) for chain in chains for consumer in chain.consumers)
+    return {kind: _winners(found, list(shapes)) for kind, found in recordings.items()}
+
+
+def _winners(found: Recording, shapes: list[tuple[int, int]]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for n, k in shapes:
+        for tokens in range(1, MOST_TOKENS + 1):
+            times = found.times_us(operator(PROJECTION).workload({"n": n, "k": k}, tokens))
+            best = {}
+            for name, pdl in (("pdl", True), ("plain", False)):
+                mine = {config: us for config, us in times.items() if config.params.get("pdl") is pdl}
+                if mine:
+                    winner = min(mine, key=lambda config: (mine[config], str(config)))
+                    best[name] = {"variant": winner.variant, "params": winner.params}
+            if len(best) == 2:
+                table.setdefault(f"{n}x{k}", {})[str(tokens)] = best
+    return table
+
+
+def table_text(table: Mapping[str, Any]) -> str:
+    """The file: one line a cell, so that a change shows where it is."""
+    kinds = []
+    for kind, shapes in table.items():
+        cells = []
+        for shape, by_tokens in shapes.items():
+            lines = [f'   "{tokens}": {json.dumps(best)}' for tokens, best in by_tokens.items()]
+            cells.append(f'  "{shape}": {{\n' + ",\n".join(lines) + "\n  }")
+        kinds.append(f' "{kind}": {{\n' + ",\n".join(cells) + "\n }")
+    return "{\n" + ",\n".join(kinds) + "\n}\n"
+
+
+if __name__ == "__main__":
+    named = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    sys.stdout.write(table_text(consumer_table({kind: recording(name) for kind, name in named.items()})))
