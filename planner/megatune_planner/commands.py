@@ -33,16 +33,22 @@ from megatune_planner.command_words import print_rich
 from megatune_planner.command_words import provenances_of
 from megatune_planner.command_words import regime_of
 from megatune_planner.crossover_commands import crossovers
+from megatune_planner.lineage_commands import diff
+from megatune_planner.lineage_commands import sign
 from megatune_planner.predict_command import predict
 from megatune_planner.review_commands import approve
 from megatune_planner.review_commands import reject
 from megatune_planner.review_commands import rollback
 
 if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
     from megatune_planner.plan import Plan
 
 app = typer.Typer(help="Turn measurements into plans.", add_completion=False)
 app.command(epilog="Example: megatune crossovers plan.json")(crossovers)
+app.command(epilog="Example: megatune diff old.json new.json")(diff)
+app.command(epilog="Example: megatune sign plan.json --key key.pem")(sign)
 app.command(epilog="Example: megatune predict --db tuned.db --world 4 --world 8")(predict)
 app.command(epilog="Example: megatune approve plan.json --comment 'as measured on node 7'")(approve)
 app.command(epilog="Example: megatune reject plan.json --comment 'the crossover is suspect'")(reject)
@@ -69,6 +75,16 @@ def plan(
     incumbent: Annotated[
         str | None, typer.Option(help="The plan that serves today: its configs win ties. A file, name or digest.")
     ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(help="The plan that this one replaces; its configs win ties, unless --incumbent names another."),
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Serve this model alone; by default every model that has the shapes.")
+    ] = None,
+    accept: Annotated[
+        list[str] | None, typer.Option(help="Serve where this is switched on too, e.g. lora; by default nothing is.")
+    ] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="File for the plan; by default NAME.json.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -83,6 +99,7 @@ def plan(
     path = Path(f"{_file_name(name)}.json") if out is None else out
     options = Options(min_gain=min_gain, config_cost_us=config_cost_us, traffic=_traffic(traffic))
     with open_database(db, create=False) as database, database.session() as session:
+        replaced = _named(parent, session)
         made = draft_plan(
             session,
             name=name,
@@ -91,7 +108,10 @@ def plan(
             only_operators=operator or (),
             provenances=provenances_of(provenance) or EVIDENCE,
             options=options,
-            incumbent=(from_file(incumbent) or from_database(incumbent, session)[0]) if incumbent else None,
+            incumbent=_named(incumbent, session) or replaced,
+            model=model,
+            features=accept or (),
+            parent=replaced.digest if replaced else None,
         )
         # The file comes first: a plan that could not be written is not kept either.
         write({path.name: made.to_json()}, path.parent)
@@ -103,10 +123,26 @@ def plan(
         typer.echo(f"\nwritten to {path}, kept in {db}: megatune show {path}")
 
 
+def _named(plan: str | None, session: Session) -> Plan | None:
+    return (from_file(plan) or from_database(plan, session)[0]) if plan else None
+
+
 @app.command(epilog="Example: megatune show plan.json")
-def show(plan: PlanArgument, db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -> None:
-    """Print a plan: its bands, gains, crossovers and fallback rules."""
+def show(
+    plan: PlanArgument,
+    db: DatabaseOption = DEFAULT_DATABASE,
+    public_key: Annotated[
+        str | None, typer.Option(help="The key that must have signed it: 64 hexadecimal digits, or a PEM file.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print a plan: what it holds for, its bands, gains, crossovers and fallback rules."""
+    from megatune_planner.signing import read_key
+    from megatune_planner.signing import verify
+
     found, _ = find_plan(plan, db)
+    if public_key is not None:
+        verify(found, read_key(public_key))
     if as_json:
         typer.echo(found.to_json(), nl=False)
     else:

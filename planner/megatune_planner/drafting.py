@@ -12,6 +12,7 @@ from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.models import model as catalogue_model
 from megatune_kernels.operator import operator
 from megatune_kernels.operator import operators
 from megatune_planner.exporters.base import expressible
@@ -33,6 +34,9 @@ def draft_plan(
     provenances: Sequence[Provenance] = EVIDENCE,
     options: Options | None = None,
     incumbent: Plan | None = None,
+    model: str | None = None,
+    features: Sequence[str] = (),
+    parent: str | None = None,
 ) -> Plan:
     """The plan that the measurements support, with the registered operators' baselines. Nothing is stored.
 
@@ -40,6 +44,9 @@ def draft_plan(
     :param regime: cold weights in a graph when it is not given.
     :param only_operators: names; empty for every registered operator.
     :param incumbent: the plan that serves today, whose configs win ties; without one the defaults do.
+    :param model: a name of the catalogue: the one model to serve; without it every model that has the shapes.
+    :param features: what may be switched on where the plan serves, by the names of ``features.py``.
+    :param parent: digest of the plan that this one replaces.
     :raises MegatuneError: for an unknown target or operator, or when there are several targets.
     :raises NothingMeasured: when there is nothing to plan from, or nothing beats its baseline.
     """
@@ -55,6 +62,9 @@ def draft_plan(
         options=options,
         preferred=incumbents_of(incumbent) if incumbent else defaults_on(str(found.hardware.get("arch"))),
         expresses=expressible(),
+        model=catalogue_model(model).name if model else None,
+        features=features,
+        parent=parent,
     )
 
 
