@@ -71,6 +71,16 @@ BROKEN = {
     "one of two words": (
         "{ .reg .pred p; ld.relaxed.sys.global.b32 %r2, [%rd1 + 4]; again: ld.relaxed.sys.global.b32 %r1, [%rd1]; "
         "setp.eq.b32 p, %r1, 0; setp.eq.or.b32 p, %r2, 0, p; @p bra again; }",
+        "waits for what was loaded before: ld.relaxed.sys.global.b32 %r2",
+    ),
+    "one of two words, weakly": (
+        "{ .reg .pred p; ld.global.b32 %r2, [%rd1 + 4]; again: ld.relaxed.sys.global.b32 %r1, [%rd1]; "
+        "setp.eq.b32 p, %r1, 0; setp.eq.or.b32 p, %r2, 0, p; @p bra again; }",
+        "waits for what was loaded before: ld.global.b32 %r2",
+    ),
+    "a word that nobody waits for": (
+        "{ .reg .pred p; ld.relaxed.sys.global.b32 %r2, [%rd1 + 4]; again: ld.relaxed.sys.global.b32 %r1, [%rd1]; "
+        "setp.eq.b32 p, %r1, 0; @p bra again; }",
         "not in the loop that waits: ld.relaxed.sys.global.b32 %r2",
     ),
     "looked at once": (
