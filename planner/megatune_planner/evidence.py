@@ -42,6 +42,8 @@ _SearchRow = tuple[int, int, int, float, float, float, str]
 """Ids of measurement, workload and config; median, low and high in microseconds; revision of the kernels."""
 
 _STREAM_ROWS = 20_000
+_FEW_WORKLOADS = 200
+"""So few are looked up one by one in the index, instead of reading all of it."""
 
 
 @dataclass
@@ -86,6 +88,7 @@ def gather(
     provenances: Sequence[Provenance],
     baselines: Mapping[str, Sequence[str]],
     expresses: Mapping[str, Expresses],
+    only: Sequence[str] = (),
 ) -> list[ShapeEvidence]:
     """Everything that may decide a band, by operator and shape.
 
@@ -93,9 +96,12 @@ def gather(
     :param provenances: what counts, the most trusted first.
     :param baselines: names by operator; operators that are not among them are left out.
     :param expresses: by name of the exporter.
+    :param only: digests of workloads, for these alone; empty: all.
     """
     names = sorted({name for mine in baselines.values() for name in mine})
-    found = queries.contenders(session, target=target, regime=regime, provenances=provenances, baselines=names)
+    found = queries.contenders(
+        session, target=target, regime=regime, provenances=provenances, baselines=names, workloads=only
+    )
     found = [row for row in found if row.operator in baselines]
     revisions = _revisions(found, provenances, baselines)
     shapes: dict[ShapeKey, ShapeEvidence] = {}
@@ -278,6 +284,8 @@ def _search_rows(
             table.status == Status.OK,
             table.stage == Stage.SEARCH,
         )
+        if len(mine) <= _FEW_WORKLOADS:
+            query = query.where(table.workload_id.in_(mine))
         # Plain rows of the connection: the session's own cost twice as much, and nothing of it is needed.
         rows: Iterable[Any] = session.connection().execute(query).yield_per(_STREAM_ROWS)
         yield from (row for row in rows if mine.get(row[1]) == row[6] and (row[1], row[2], row[6]) not in wrong)

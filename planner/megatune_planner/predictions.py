@@ -176,23 +176,30 @@ def report(
 
 
 def cells_of(
-    session: Session, *, targets: Sequence[str], regime: Regime, provenance: Provenance, operator: str = OPERATOR
+    session: Session,
+    *,
+    targets: Sequence[str],
+    regime: Regime,
+    provenance: Provenance,
+    operator: str = OPERATOR,
+    only: Sequence[str] = (),
 ) -> list[Cell]:
     """Each variant's best at every measured workload of one machine.
 
     :param targets: digests; several only where nothing but the world differs.
     :param provenance: of every cell; they are never mixed.
+    :param only: digests of workloads, for these alone; empty: all of the operator.
     :raises MegatuneError: for an unknown target, or for targets of different machines.
     :raises NothingMeasured: when there is no cell.
     """
-    known = {row.digest: row for row in queries.targets(session)}
+    known = {row.digest: row for row in queries.targets(session, counted=False)}
     unknown = [digest for digest in targets if digest not in known]
     if unknown:
         raise MegatuneError(f"the database has no target {unknown[0]!r}; it has {', '.join(known) or 'none'}")
     found = [Target.from_dict({"hardware": known[d].hardware, "toolchain": known[d].toolchain}) for d in targets]
     if len({replace(each, hardware=replace(each.hardware, world=1)) for each in found}) > 1:
         raise MegatuneError("a model is of one machine: these targets differ in more than their world")
-    cells = [cell for digest in targets for cell in _cells(session, digest, regime, provenance, operator)]
+    cells = [cell for digest in targets for cell in _cells(session, digest, regime, provenance, operator, only)]
     if not cells:
         raise NothingMeasured(
             f"nothing of {operator} is {provenance} on {', '.join(targets)} in regime {regime}: a model needs cells"
@@ -200,10 +207,20 @@ def cells_of(
     return cells
 
 
-def _cells(session: Session, target: str, regime: Regime, provenance: Provenance, operator: str) -> Iterator[Cell]:
+def _cells(
+    session: Session, target: str, regime: Regime, provenance: Provenance, operator: str, only: Sequence[str]
+) -> Iterator[Cell]:
     # Baselines are named as such, because they have no revision of the kernels that would have to agree.
     baselines = {operator: registered(operator).baselines}
-    shapes = gather(session, target=target, regime=regime, provenances=[provenance], baselines=baselines, expresses={})
+    shapes = gather(
+        session,
+        target=target,
+        regime=regime,
+        provenances=[provenance],
+        baselines=baselines,
+        expresses={},
+        only=only,
+    )
     for shape in shapes:
         dims = dict(shape.workload.dims)
         size = ITEM_BYTES.get(shape.workload.dtype)

@@ -44,12 +44,20 @@ from megatune_db.queries._reviews import ReviewRow
 from megatune_db.queries._reviews import plan_export
 from megatune_db.queries._reviews import plan_exports
 from megatune_db.queries._reviews import reviews
+from megatune_db.queries._seen import FailingConfig
+from megatune_db.queries._seen import FailureRow
+from megatune_db.queries._seen import ShapeRow
+from megatune_db.queries._seen import failing_configs
+from megatune_db.queries._seen import failures
+from megatune_db.queries._seen import measured_shapes
 
 __all__ = [
     "ArtifactRow",
     "CampaignRow",
     "Contender",
     "ExportRow",
+    "FailingConfig",
+    "FailureRow",
     "FinalRow",
     "IncumbentRow",
     "OutcomeRow",
@@ -57,6 +65,7 @@ __all__ = [
     "PlanRow",
     "PlanSummary",
     "ReviewRow",
+    "ShapeRow",
     "StatusCount",
     "TargetRow",
     "TrialRow",
@@ -67,9 +76,12 @@ __all__ = [
     "contenders",
     "earlier_plans",
     "export_rows",
+    "failing_configs",
+    "failures",
     "final_sessions",
     "incumbents",
     "known_measurements",
+    "measured_shapes",
     "measurements",
     "outcomes",
     "plan",

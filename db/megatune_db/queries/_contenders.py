@@ -68,12 +68,15 @@ def contenders(
     provenances: Sequence[Provenance],
     baselines: Sequence[str],
     operator: str | None = None,
+    workloads: Sequence[str] = (),
 ) -> list[Contender]:
     """The ok measurements that a plan can be made of, by workload, in the order in which they were stored.
 
     Of each (workload, variant, provenance, revision) these are: the fastest of stage ``search``, every other one whose
     interval begins at or below the end of the fastest's, and everything of stage ``final``. Of the variants in
     ``baselines`` they are all. What is left out is slower than its variant's best beyond doubt, or ``refuted``.
+
+    :param workloads: digests, for these workloads alone; empty: all.
     """
     ok = [
         Row.target_id == target_id(target),
@@ -84,6 +87,8 @@ def contenders(
     if operator is not None:
         # Adding 0 keeps SQLite from looking workloads up in the index of the search, which does not hold the times.
         ok.append((Row.workload_id + 0).in_(select(Workload.id).where(Workload.operator == operator)))
+    if workloads:
+        ok.append(Row.workload_id.in_(select(Workload.id).where(Workload.digest.in_(workloads))))
     wrong = refuted(session, target=target, regime=regime, provenances=provenances)
     if wrong:
         ok.append(tuple_(Row.workload_id, Row.config_id, Row.revision).not_in(sorted(wrong)))

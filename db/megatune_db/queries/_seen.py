@@ -1,0 +1,200 @@
+"""What a database holds at a glance: the shapes that were measured, and what failed. Nothing here reads every row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import product
+from typing import Any
+
+from sqlalchemy import exists
+from sqlalchemy import func
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from megatune_db.models import Config
+from megatune_db.models import Measurement as Row
+from megatune_db.models import Target
+from megatune_db.models import Trial
+from megatune_db.models import Workload
+from megatune_db.queries._lookup import configs_by_id
+from megatune_db.queries._lookup import workloads_by_id
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
+from megatune_db.records import Stage
+from megatune_db.records import Status
+
+REGIMES = tuple(Regime(*words) for words in product(("cold", "warm"), ("graph", "eager")))
+FAILED = tuple(status for status in Status if status is not Status.OK)
+
+
+@dataclass(frozen=True)
+class ShapeRow:
+    """A shape with ok measurements on one target, in one regime and of one provenance."""
+
+    target: str
+    """Digest."""
+    regime: Regime
+    provenance: Provenance
+    operator: str
+    shape: str
+    dims: dict[str, int]
+    dtype: str
+    world: int
+    routing: str
+    workloads: tuple[tuple[int, str], ...]
+    """Tokens and digest of each, ascending."""
+
+
+@dataclass(frozen=True)
+class FailureRow:
+    """A measurement that did not end ok."""
+
+    measurement_id: int
+    target: str
+    """Digest."""
+    regime: Regime
+    provenance: Provenance
+    stage: Stage
+    status: Status
+    reason: str
+    operator: str
+    shape: str
+    tokens: int
+    world: int
+    variant: str
+    config: str
+    """Digest."""
+    params: dict[str, Any]
+    measured_at: datetime
+
+
+@dataclass(frozen=True)
+class FailingConfig:
+    """A config, and at how many workloads it failed in one way."""
+
+    target: str
+    """Digest."""
+    operator: str
+    variant: str
+    config: str
+    """Digest."""
+    params: dict[str, Any]
+    status: Status
+    measurements: int
+    last_id: int
+    """Id of the latest of the measurements."""
+
+
+def measured_shapes(session: Session) -> list[ShapeRow]:
+    """By operator, shape, dtype, world, routing, target, regime and provenance."""
+    found: dict[tuple[Any, ...], ShapeRow] = {}
+    tokens: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    for target_id, target, regime, provenance in _kinds(session):
+        worked = exists().where(
+            Row.target_id == target_id,
+            Row.regime == str(regime),
+            Row.provenance == provenance,
+            Row.status == Status.OK,
+            Row.workload_id == Workload.id,
+        )
+        for w in session.scalars(select(Workload).where(worked)):
+            key = (w.operator, w.shape, w.dtype, w.world, w.routing, target, str(regime), provenance)
+            tokens.setdefault(key, []).append((w.tokens, w.digest))
+            if key not in found:
+                found[key] = ShapeRow(
+                    target, regime, provenance, w.operator, w.shape, w.dims, w.dtype, w.world, w.routing, ()
+                )
+    return [ShapeRow(**{**vars(row), "workloads": tuple(sorted(tokens[key]))}) for key, row in sorted(found.items())]
+
+
+def failing_configs(session: Session, most: int = 500) -> list[FailingConfig]:
+    """The configs that failed most often, by target and status."""
+    counted = []
+    for target_id, target, regime, provenance in _kinds(session):
+        query = (
+            select(Row.config_id, Row.status, func.count(), func.max(Row.id))
+            .where(
+                Row.target_id == target_id,
+                Row.regime == str(regime),
+                Row.provenance == provenance,
+                Row.status.in_(FAILED),
+            )
+            .group_by(Row.config_id, Row.status)
+        )
+        counted += [(target, *row) for row in session.execute(query)]
+    totals: dict[tuple[str, int, Status], tuple[int, int]] = {}
+    for target, config_id, status, count, last in counted:
+        before, latest = totals.get((target, config_id, status), (0, 0))
+        totals[target, config_id, status] = (before + count, max(latest, last))
+    first = sorted(totals.items(), key=lambda item: (-item[1][0], item[0][2], item[0][0], item[0][1]))[:most]
+    known = configs_by_id(session, {key[1] for key, _ in first})
+    return [
+        FailingConfig(
+            target,
+            known[config_id].operator,
+            known[config_id].variant,
+            known[config_id].digest,
+            known[config_id].params,
+            status,
+            count,
+            last,
+        )
+        for (target, config_id, status), (count, last) in first
+    ]
+
+
+def failures(
+    session: Session, *, statuses: tuple[Status, ...] = FAILED, most: int = 200, campaign_id: int | None = None
+) -> list[FailureRow]:
+    """The latest measurements that ended in one of these statuses, the latest first.
+
+    :param campaign_id: of the campaign whose trials they answered; None: all.
+    """
+    ids: set[int] = set()
+    for target_id, _, regime, provenance in _kinds(session):
+        query = select(Row.id).where(
+            Row.target_id == target_id,
+            Row.regime == str(regime),
+            Row.provenance == provenance,
+            Row.status.in_(statuses),
+        )
+        if campaign_id is not None:
+            query = query.where(exists().where(Trial.measurement_id == Row.id, Trial.campaign_id == campaign_id))
+        ids.update(session.scalars(query.order_by(Row.id.desc()).limit(most)))
+    latest = sorted(ids, reverse=True)[:most]
+    query_rows = select(Row, Target.digest).join(Target, Target.id == Row.target_id).where(Row.id.in_(latest))
+    rows = sorted(session.execute(query_rows), key=lambda found: -found[0].id)
+    workloads = workloads_by_id(session, {row.workload_id for row, _ in rows})
+    configs = configs_by_id(session, {row.config_id for row, _ in rows})
+    return [_failure(row, target, workloads[row.workload_id], configs[row.config_id]) for row, target in rows]
+
+
+def _failure(row: Row, target: str, workload: Workload, config: Config) -> FailureRow:
+    return FailureRow(
+        measurement_id=row.id,
+        target=target,
+        regime=Regime.parse(row.regime),
+        provenance=row.provenance,
+        stage=row.stage,
+        status=row.status,
+        reason=row.reason,
+        operator=workload.operator,
+        shape=workload.shape,
+        tokens=workload.tokens,
+        world=workload.world,
+        variant=config.variant,
+        config=config.digest,
+        params=config.params,
+        measured_at=row.measured_at,
+    )
+
+
+def _kinds(session: Session) -> Iterator[tuple[int, str, Regime, Provenance]]:
+    """Every (id and digest of a target, regime, provenance) that something was measured of: the beginnings of the
+    index that planning reads, found without reading it."""
+    for regime, provenance in product(REGIMES, Provenance):
+        measured = exists().where(Row.target_id == Target.id, Row.regime == str(regime), Row.provenance == provenance)
+        for row in session.execute(select(Target.id, Target.digest).where(measured).order_by(Target.id)).all():
+            yield row.id, row.digest, regime, provenance

@@ -1,0 +1,66 @@
+"""How fast a launch could be at best: what it must move and compute, at the rated speed of its GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from megatune_kernels.operator import Cost
+
+SOURCE = "NVIDIA's data sheets of the SXM parts: memory, NVLink in one direction, dense BF16 tensor cores"
+
+
+@dataclass(frozen=True)
+class Rated:
+    """Speeds of a GPU as its maker states them. No kernel reaches them: a copy on an H200 reaches nine tenths."""
+
+    memory_bytes_a_us: float
+    link_bytes_a_us: float
+    """That a GPU sends to its peers."""
+    flops_a_us: float
+
+
+RATED = {
+    "H100": Rated(3.35e6, 450e3, 989e6),
+    "H200": Rated(4.8e6, 450e3, 989e6),
+    "B200": Rated(8.0e6, 900e3, 2250e6),
+    "GB200": Rated(8.0e6, 900e3, 2500e6),
+    "B300": Rated(8.0e6, 900e3, 2250e6),
+    "GB300": Rated(8.0e6, 900e3, 2500e6),
+}
+"""By the word of the GPU's name that says which it is. PCIe parts, which are slower, are not known."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The least time of a launch, and what it waits for."""
+
+    us: float
+    bound: str
+    """``memory``, ``links`` or ``compute``."""
+
+
+def rated(hardware: Mapping[str, Any]) -> Rated | None:
+    """What is known of a target's GPU; None for one that is not in the table.
+
+    :param hardware: the fields of ``megatune_kernels.target.Hardware``.
+    """
+    words = str(hardware.get("gpu", "")).replace("-", " ").split()
+    if "PCIe" in words or "NVL" in words:
+        return None
+    return next((RATED[word] for word in words if word in RATED), None)
+
+
+def floor(cost: Cost, speeds: Rated, *, cached: bool = False) -> Floor | None:
+    """The least time for what a launch must move and compute; None where that is nothing that can be told.
+
+    :param cached: whether the operands lie in the L2, so that memory bounds nothing.
+    """
+    times = {
+        "memory": 0.0 if cached else cost.memory_bytes / speeds.memory_bytes_a_us,
+        "links": cost.link_bytes / speeds.link_bytes_a_us,
+        "compute": cost.flops / speeds.flops_a_us,
+    }
+    bound = max(times, key=times.__getitem__)
+    return Floor(times[bound], bound) if times[bound] > 0 else None
