@@ -83,7 +83,8 @@ def figures() -> list[Figure]:
         if hardware.world == GOAL_WORLD:
             made += _goals(found, where, hardware.gpu)
         made += _against_published(found.values(), hardware.gpu, where)
-        made += bisection_figures(bisected(recording), where)
+        crossings = bisected(recording)
+        made += bisection_figures(crossings, where if crossings else f"no variant gives way to another in {where}")
     return made
 
 
