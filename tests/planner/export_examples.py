@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from moe_examples import example_moe_plan
 from plan_examples import example_plan
 from reduction_examples import example_reduction_plan
 
@@ -13,14 +14,16 @@ from megatune_planner.exporters.json_plan import READER_FILE
 from megatune_planner.plan import Plan
 
 OF_REDUCTIONS = ("flashinfer-oneshot", "sglang-oneshot", "vllm-allreduce", "vllm-specialized-decode")
+OF_EXPERTS = ("sglang-moe-table", "vllm-moe-table")
 COPIES = (READER_FILE, LOADER_FILE)
 """Files that are sources of ours, word for word."""
 
 
 def plans_by_exporter(directory: Path) -> dict[str, Plan]:
     """For each exporter a plan of what it expresses."""
-    plan, reductions = example_plan(directory), example_reduction_plan(directory)
-    return {name: reductions if name in OF_REDUCTIONS else plan for name in exporters()}
+    plan, reductions, experts = example_plan(directory), example_reduction_plan(directory), example_moe_plan(directory)
+    others = dict.fromkeys(OF_REDUCTIONS, reductions) | dict.fromkeys(OF_EXPERTS, experts)
+    return {name: others.get(name, plan) for name in exporters()}
 
 
 def example_exports(directory: Path) -> dict[str, str]:

@@ -21,9 +21,9 @@ from megatune_planner.exporters.flashinfer_schema import Profile
 from megatune_planner.exporters.flashinfer_schema import Profiles
 from megatune_planner.exporters.flashinfer_schema import Target
 from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import label
 from megatune_planner.exporters.reduction import limit
-from megatune_planner.exporters.reduction import notes
 from megatune_planner.exporters.reduction import reductions
 from megatune_planner.exporters.reduction import width_of
 from megatune_planner.exporters.reduction_markdown import heading

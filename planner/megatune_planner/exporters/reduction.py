@@ -8,14 +8,14 @@ contested crossover leaves all of its range to the other side, and one that is s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from megatune_db.records import Provenance
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.crossovers import ITEM_BYTES
+from megatune_planner.exporters.measured import require_links
+from megatune_planner.exporters.measured import require_measured
 from megatune_planner.exporters.reduction_schema import Limit
 from megatune_planner.plan import BandPoint
 from megatune_planner.plan import Crossover
@@ -35,8 +35,6 @@ ALGORITHMS: dict[str, Algorithm] = {
     "torch_two_shot": "two_shot",
 }
 """What each variant and baseline is; NCCL is neither, and decides for itself."""
-
-_NOT_EVIDENCE = (Provenance.EMULATED, Provenance.PREDICTED)
 
 
 @dataclass(frozen=True)
@@ -62,29 +60,9 @@ def reductions(plan: Plan, exporter: str) -> tuple[ShapePlan, ...]:
     :raises MegatuneError: when the plan has none, or counts figures as evidence that no group of GPUs has shown.
     """
     shapes = plan.operator(OPERATOR).shapes
-    content = plan.content
-    counted = set(content.options.provenances) | {
-        provenance for shape in shapes for each in served(shape) for provenance in each.point.provenance
-    }
-    bad = [each for each in _NOT_EVIDENCE if each in counted]
-    if bad:
-        raise MegatuneError(
-            f"{exporter}: the plan counts {' and '.join(bad)} figures as evidence, which no runtime may serve from: "
-            "make it again with --provenance measured"
-        )
-    if content.target.hardware["links"] == "emulated":
-        raise MegatuneError(
-            f"{exporter}: the plan holds for ranks that were emulated on one GPU: measure it on a group of GPUs"
-        )
+    require_measured(plan, shapes, exporter)
+    require_links(plan, exporter)
     return tuple(sorted(shapes, key=lambda shape: (shape.world, -width_of(shape))))
-
-
-def notes(shapes: Iterable[ShapePlan], own: tuple[str, ...]) -> tuple[str, ...]:
-    """An exporter's own notes, and what the evidence needs said."""
-    counted = {provenance for shape in shapes for each in served(shape) for provenance in each.point.provenance}
-    if Provenance.IMPORTED not in counted:
-        return own
-    return ("Some of it rests on imported figures, which others measured elsewhere: see provenance.", *own)
 
 
 def width_of(shape: ShapePlan) -> int:

@@ -18,9 +18,9 @@ from megatune_kernels.errors import MegatuneError
 from megatune_planner.exporters import reduction_markdown
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import Algorithm
 from megatune_planner.exporters.reduction import limit
-from megatune_planner.exporters.reduction import notes
 from megatune_planner.exporters.reduction import reductions
 from megatune_planner.exporters.reduction import width_of
 from megatune_planner.exporters.reduction_schema import PlanSource

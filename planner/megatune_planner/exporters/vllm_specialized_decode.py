@@ -26,11 +26,11 @@ from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.batch_table import MAX_BATCH
 from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import FULL_FANOUT
 from megatune_planner.exporters.reduction import TWO_STAGE
 from megatune_planner.exporters.reduction import contested
 from megatune_planner.exporters.reduction import label
-from megatune_planner.exporters.reduction import notes
 from megatune_planner.exporters.reduction import reductions
 from megatune_planner.exporters.reduction import trust
 from megatune_planner.exporters.reduction import width_of
