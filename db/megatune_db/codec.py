@@ -70,6 +70,7 @@ def figures(record: Measurement) -> dict[str, Any]:
         "revision": record.revision,
         "throttled": encode_throttled(record.throttled),
         "samples": encode_samples(record.samples_us),
+        "parts": dict(record.parts_us) or None,
     }
 
 
@@ -97,5 +98,6 @@ def record(row: Any, *, workload: str, config: str, target: str) -> Measurement:
         compile_s=row.compile_s,
         measure_s=row.measure_s,
         artifact=row.artifact,
+        parts_us=tuple((row.parts or {}).items()),
         revision=row.revision,
     )

@@ -238,6 +238,8 @@ class Measurement(Base):
     """One byte a sample, 0 or 1; None when no flags were given."""
     samples: Mapped[bytes | None]
     """Microseconds a launch as little-endian float32; None when the status is not ``ok``."""
+    parts: Mapped[dict[str, float] | None] = mapped_column(JSON(none_as_null=True))
+    """Of a chain, what else was measured in the same job: microseconds by name; None where there is nothing."""
 
 
 IS_SEARCH = Measurement.stage == literal_column("'search'")

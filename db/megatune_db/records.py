@@ -147,6 +147,9 @@ class Measurement:
     """Seconds for which the runner was busy with it, verification included."""
     artifact: str = field(default="")
     """Key of the artifact; empty for baselines."""
+    parts_us: tuple[tuple[str, float], ...] = ()
+    """Of a chain, the median time of each part alone, a launch in microseconds, by name: ``idle``, ``consumer1 cold``,
+    … These are of the same job and no measurements of their own: they are compared within it alone."""
     revision: str = ""
     """Digest of the source of the operator's kernels: measurements of two revisions are never compared. Empty for
     baselines, and where it is not known."""
@@ -160,10 +163,12 @@ class Measurement:
                 raise ValueError("the low end of the interval is above the high end")
             if not all(map(math.isfinite, self.samples_us)):
                 raise ValueError("every sample must be a finite number of microseconds")
-        elif self.samples_us or any(f is not None for f in figures):
+        elif self.samples_us or self.parts_us or any(f is not None for f in figures):
             raise ValueError(f"a measurement that ended {self.status} carries no figures")
         elif not self.reason:
             raise ValueError(f"a measurement that ended {self.status} needs a reason")
+        if not all(math.isfinite(us) and us > 0 for _, us in self.parts_us):
+            raise ValueError("times of parts are finite and positive")
         if self.throttled and len(self.throttled) != len(self.samples_us):
             raise ValueError("one throttled flag for each sample, or none")
         if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (self.compile_s, self.measure_s)):

@@ -282,6 +282,7 @@ def test_half_a_character_does_not_lose_a_measurement(session: Session) -> None:
 
 _SMALL = st.floats(2.0**-60, 2.0**60, width=32)
 _TEXT = st.text(max_size=20)
+_PARTS = st.dictionaries(st.sampled_from(["idle", "consumer1 cold", "consumer1 hot"]), st.floats(0.1, 1e6), max_size=3)
 
 
 @st.composite
@@ -314,6 +315,7 @@ def records(draw: st.DrawFn) -> Measurement:
         compile_s=draw(st.floats(0, 1e6)),
         measure_s=draw(st.floats(0, 1e6)),
         artifact=draw(st.text(string.hexdigits, max_size=32)),
+        parts_us=tuple(draw(_PARTS).items()) if ok else (),
     )
 
 

@@ -49,9 +49,10 @@ SCHEMA = pa.schema(
         pa.field("samples_us", pa.list_(pa.float32()), nullable=False),
         pa.field("throttled", pa.list_(pa.bool_()), nullable=False),
         pa.field("revision", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("parts", pa.dictionary(pa.int32(), pa.string()), nullable=False),
     ]
 )
-ADDED = ("revision",)
+ADDED = ("revision", "parts")
 """Columns that files of earlier releases lack: empty there, because nobody knows."""
 WORDS = [column.name for column in SCHEMA if pa.types.is_dictionary(column.type)]
 
@@ -113,6 +114,7 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
         columns["samples_us"].append(measurement.samples_us)
         columns["throttled"].append(measurement.throttled)
         columns["revision"].append(measurement.revision)
+        columns["parts"].append(canonical_json(dict(measurement.parts_us)) if measurement.parts_us else "")
     if not columns["workload"]:
         raise MegatuneError(f"nothing to write to {path}: no measurements of that target and regime")
     arrays = []

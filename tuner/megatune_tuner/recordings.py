@@ -52,6 +52,8 @@ class Recorded:
     flush_bytes: int = 0
     revision: str = ""
     """Digest of the source of the kernels; empty for baselines, and where it is not known."""
+    parts_us: tuple[tuple[str, float], ...] = ()
+    """As in ``records.Measurement``."""
 
 
 class Recording:
@@ -185,6 +187,7 @@ class Recording:
             sm_clock_mhz=self._table["sm_clock_mhz"][row].as_py(),
             flush_bytes=self._table["flush_bytes"][row].as_py(),
             revision=self._word("revision", row),
+            parts_us=tuple(json.loads(self._word("parts", row) or "{}").items()),
         )
 
 

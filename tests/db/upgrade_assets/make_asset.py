@@ -56,7 +56,7 @@ def main() -> None:
                 ),
                 failed(1, 1),
                 measured(1, 0, 10.0, stage=Stage.FINAL),
-                measured(1, 2, 11.0, stage=Stage.FINAL),
+                measured(1, 2, 11.0, stage=Stage.FINAL, parts_us=(("idle", 5.25),)),
             ]
             for number, row in enumerate(rows):
                 store.add_trial(

@@ -96,6 +96,7 @@ class ProcessRunner(Runner):
             compile_s=request.compile_s,
             measure_s=outcome.measure_s,
             artifact=request.artifact_key,
+            parts_us=outcome.parts_us,
         )
 
 

@@ -96,4 +96,5 @@ class ReplayRunner(Runner):
             flush_bytes=found.flush_bytes,
             reason=found.reason,
             revision=found.revision,
+            parts_us=found.parts_us,
         )

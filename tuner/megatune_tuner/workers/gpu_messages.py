@@ -35,6 +35,8 @@ class Outcome:
     sm_clock_mhz: int | None = None
     flush_bytes: int = 0
     measure_s: float = 0.0
+    parts_us: tuple[tuple[str, float], ...] = ()
+    """Of a chain, the median time of each part alone."""
     poisoned: bool = False
     """Whether the context is unusable now, so that the process must be replaced."""
 

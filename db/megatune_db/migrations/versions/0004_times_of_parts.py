@@ -1,0 +1,23 @@
+"""Measurements of chains keep the times of their parts."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0004"
+down_revision = "0003"
+branch_labels = None
+depends_on = None
+
+TABLE = "megatune_measurements"
+
+
+def upgrade() -> None:
+    """A column, which is never changed either; what is there already has no parts."""
+    op.add_column(TABLE, sa.Column("parts", sa.JSON(none_as_null=True), nullable=True))
+    if op.get_bind().dialect.name == "sqlite":
+        op.execute(
+            f"CREATE TRIGGER tr_{TABLE}_update_parts BEFORE UPDATE OF parts ON {TABLE}"
+            f" BEGIN SELECT RAISE(ABORT, '{TABLE}: a measurement is never changed: measure again'); END"
+        )
