@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from itertools import groupby
+from typing import Any
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from megatune_kernels.statistics import Interval
 from megatune_kernels.target import Target
 from megatune_planner.crossovers import ITEM_BYTES
 from megatune_planner.curves import best_of_each
+from megatune_planner.evidence import ShapeEvidence
 from megatune_planner.evidence import gather
 from megatune_planner.latency_model import Cell
 from megatune_planner.latency_model import VariantModel
@@ -189,7 +191,8 @@ def cells_of(
     :param targets: digests; several only where nothing but the world differs.
     :param provenance: of every cell; they are never mixed.
     :param only: digests of workloads, for these alone; empty: all of the operator.
-    :raises MegatuneError: for an unknown target, or for targets of different machines.
+    :raises MegatuneError: for an unknown target, for targets of different machines, and for several revisions of the
+        kernels.
     :raises NothingMeasured: when there is no cell.
     """
     known = {row.digest: row for row in queries.targets(session, counted=False)}
@@ -199,7 +202,17 @@ def cells_of(
     found = [Target.from_dict({"hardware": known[d].hardware, "toolchain": known[d].toolchain}) for d in targets]
     if len({replace(each, hardware=replace(each.hardware, world=1)) for each in found}) > 1:
         raise MegatuneError("a model is of one machine: these targets differ in more than their world")
-    cells = [cell for digest in targets for cell in _cells(session, digest, regime, provenance, operator, only)]
+    # Baselines are named as such, because they have no revision of the kernels that would have to agree.
+    baselines = {operator: registered(operator).baselines}
+    asked: dict[str, Any] = {"regime": regime, "provenances": [provenance], "baselines": baselines, "only": only}
+    shapes = [shape for digest in targets for shape in gather(session, target=digest, expresses={}, **asked)]
+    revisions = {shape.revision: shape.workload for shape in shapes if shape.revision}
+    if len(revisions) > 1:
+        which = " and ".join(f"{w.shape} world={w.world} (revision {each[:8]})" for each, w in revisions.items())
+        raise MegatuneError(
+            f"a model is of one revision of the kernels: {operator} {which} differ; run the older one's campaign again"
+        )
+    cells = [cell for shape in shapes for cell in _cells(shape)]
     if not cells:
         raise NothingMeasured(
             f"nothing of {operator} is {provenance} on {', '.join(targets)} in regime {regime}: a model needs cells"
@@ -207,29 +220,15 @@ def cells_of(
     return cells
 
 
-def _cells(
-    session: Session, target: str, regime: Regime, provenance: Provenance, operator: str, only: Sequence[str]
-) -> Iterator[Cell]:
-    # Baselines are named as such, because they have no revision of the kernels that would have to agree.
-    baselines = {operator: registered(operator).baselines}
-    shapes = gather(
-        session,
-        target=target,
-        regime=regime,
-        provenances=[provenance],
-        baselines=baselines,
-        expresses={},
-        only=only,
-    )
-    for shape in shapes:
-        dims = dict(shape.workload.dims)
-        size = ITEM_BYTES.get(shape.workload.dtype)
-        if "width" not in dims or size is None:
-            continue
-        for tokens, measured in sorted(shape.at.items()):
-            for name, best in best_of_each(measured).items():
-                us = Interval(best.median_us, best.low_us, best.high_us)
-                yield Cell(name, shape.workload.world, dims["width"], tokens, size, us)
+def _cells(shape: ShapeEvidence) -> Iterator[Cell]:
+    dims = dict(shape.workload.dims)
+    size = ITEM_BYTES.get(shape.workload.dtype)
+    if "width" not in dims or size is None:
+        return
+    for tokens, measured in sorted(shape.at.items()):
+        for name, best in best_of_each(measured).items():
+            us = Interval(best.median_us, best.low_us, best.high_us)
+            yield Cell(name, shape.workload.world, dims["width"], tokens, size, us)
 
 
 def modelled(model: VariantModel) -> ModelledVariant:

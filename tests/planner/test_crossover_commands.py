@@ -170,6 +170,18 @@ def test_predictions_rest_on_kernels_and_baselines_whichever_was_measured_last(
     )
 
 
+def test_a_model_is_of_one_revision_of_the_kernels(run: Run, tmp_path: Path) -> None:
+    made = [
+        replace(case, revision=f"{width}" * 4)
+        for width in (3584, 7168)
+        for case in cells({default(name, width): lambda t: 2 + t / 10 for name in ("full_fanout",)}, width=width)
+    ]
+    with open_database(tmp_path / "megatune.db") as database, database.session() as session:
+        fill(session, made, GROUP)
+    with pytest.raises(MegatuneError, match=r"width=3584 world=2 \(revision 35843584\) and width=7168 .* differ; run"):
+        run("predict")
+
+
 def test_imported_figures_predict_too(run: Run, tmp_path: Path) -> None:
     with open_database(tmp_path / "megatune.db") as database, database.session() as session:
         import_published(session)
