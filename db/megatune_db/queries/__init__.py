@@ -44,23 +44,32 @@ from megatune_db.queries._reviews import ReviewRow
 from megatune_db.queries._reviews import plan_export
 from megatune_db.queries._reviews import plan_exports
 from megatune_db.queries._reviews import reviews
+from megatune_db.queries._seen import DatabaseSize
 from megatune_db.queries._seen import FailingConfig
 from megatune_db.queries._seen import FailureRow
+from megatune_db.queries._seen import ParameterPoint
 from megatune_db.queries._seen import ShapeRow
+from megatune_db.queries._seen import WorkloadName
+from megatune_db.queries._seen import campaign_workloads
 from megatune_db.queries._seen import failing_configs
 from megatune_db.queries._seen import failures
 from megatune_db.queries._seen import measured_shapes
+from megatune_db.queries._seen import parameter_curves
+from megatune_db.queries._seen import table_sizes
+from megatune_db.queries._seen import trial_pace_s
 
 __all__ = [
     "ArtifactRow",
     "CampaignRow",
     "Contender",
+    "DatabaseSize",
     "ExportRow",
     "FailingConfig",
     "FailureRow",
     "FinalRow",
     "IncumbentRow",
     "OutcomeRow",
+    "ParameterPoint",
     "PlanExportRow",
     "PlanRow",
     "PlanSummary",
@@ -69,9 +78,11 @@ __all__ = [
     "StatusCount",
     "TargetRow",
     "TrialRow",
+    "WorkloadName",
     "WorkloadRow",
     "artifacts",
     "campaign",
+    "campaign_workloads",
     "campaigns",
     "contenders",
     "earlier_plans",
@@ -84,6 +95,7 @@ __all__ = [
     "measured_shapes",
     "measurements",
     "outcomes",
+    "parameter_curves",
     "plan",
     "plan_export",
     "plan_exports",
@@ -96,7 +108,9 @@ __all__ = [
     "samples",
     "status_by_workload",
     "status_counts",
+    "table_sizes",
     "targets",
+    "trial_pace_s",
     "trials",
     "workloads",
 ]

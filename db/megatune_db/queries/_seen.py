@@ -11,14 +11,18 @@ from typing import Any
 from sqlalchemy import exists
 from sqlalchemy import func
 from sqlalchemy import select
+from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from megatune_db.models import Campaign
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
+from megatune_db.models import Plan
 from megatune_db.models import Target
 from megatune_db.models import Trial
 from megatune_db.models import Workload
 from megatune_db.queries._lookup import configs_by_id
+from megatune_db.queries._lookup import target_id
 from megatune_db.queries._lookup import workloads_by_id
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
@@ -71,6 +75,43 @@ class FailureRow:
 
 
 @dataclass(frozen=True)
+class WorkloadName:
+    """A workload."""
+
+    digest: str
+    operator: str
+    shape: str
+    dims: dict[str, int]
+    tokens: int
+    dtype: str
+    world: int
+    routing: str
+
+
+@dataclass(frozen=True)
+class ParameterPoint:
+    """The fastest config with one value of a parameter."""
+
+    tokens: int
+    value: int | str
+    """A switch is 0 or 1."""
+    median_us: float
+    low_us: float
+    high_us: float
+    measurement_id: int
+
+
+@dataclass(frozen=True)
+class DatabaseSize:
+    """Rows by table, and bytes of the file."""
+
+    rows: dict[str, int]
+    bytes: int
+    free_bytes: int
+    """That are in no use."""
+
+
+@dataclass(frozen=True)
 class FailingConfig:
     """A config, and at how many workloads it failed in one way."""
 
@@ -91,9 +132,9 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
     """By operator, shape, dtype, world, routing, target, regime and provenance."""
     found: dict[tuple[Any, ...], ShapeRow] = {}
     tokens: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
-    for target_id, target, regime, provenance in _kinds(session):
+    for number, target, regime, provenance in _kinds(session):
         worked = exists().where(
-            Row.target_id == target_id,
+            Row.target_id == number,
             Row.regime == str(regime),
             Row.provenance == provenance,
             Row.status == Status.OK,
@@ -109,14 +150,78 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
     return [ShapeRow(**{**vars(row), "workloads": tuple(sorted(tokens[key]))}) for key, row in sorted(found.items())]
 
 
+def parameter_curves(session: Session, *, row: ShapeRow, variant: str, parameter: str) -> list[ParameterPoint]:
+    """The fastest search measurement of a variant for each value of one of its parameters, by tokens and value."""
+    tokens_of = {digest: tokens for tokens, digest in row.workloads}
+    value = func.json_extract(Config.params, f'$."{parameter}"')
+    # With min() SQLite takes the other columns from the row that has the least.
+    query = (
+        select(Workload.digest, value, func.min(Row.median_us), Row.low_us, Row.high_us, Row.id)
+        .join(Workload, Workload.id == Row.workload_id)
+        .join(Config, Config.id == Row.config_id)
+        .where(
+            Row.target_id == target_id(row.target),
+            Row.regime == str(row.regime),
+            Row.provenance == row.provenance,
+            Row.status == Status.OK,
+            Row.workload_id.in_(select(Workload.id).where(Workload.digest.in_(tokens_of))),
+            Row.stage == Stage.SEARCH,
+            Config.variant == variant,
+            value.is_not(None),
+        )
+        .group_by(Row.workload_id, value)
+    )
+    found = [ParameterPoint(tokens_of[digest], *rest) for digest, *rest in session.execute(query)]
+    return sorted(found, key=lambda point: (point.tokens, str(type(point.value)), point.value))
+
+
+def trial_pace_s(session: Session, campaign_id: int, last: int = 100) -> float | None:
+    """Seconds from one trial of the campaign to the next, over the last ones; None for fewer than two."""
+    query = select(Trial.created_at).where(Trial.campaign_id == campaign_id).order_by(Trial.id.desc()).limit(last)
+    times = list(session.scalars(query))
+    if len(times) < 2:
+        return None
+    return (times[0] - times[-1]).total_seconds() / (len(times) - 1)
+
+
+def campaign_workloads(session: Session, campaign_id: int) -> list[WorkloadName]:
+    """The workloads that the campaign has trials of, by operator, shape, world and tokens."""
+    mine = select(Trial.workload_id).where(Trial.campaign_id == campaign_id)
+    found = [
+        WorkloadName(w.digest, w.operator, w.shape, w.dims, w.tokens, w.dtype, w.world, w.routing)
+        for w in session.scalars(select(Workload).where(Workload.id.in_(mine)))
+    ]
+    return sorted(found, key=lambda w: (w.operator, w.shape, w.dtype, w.world, w.routing, w.tokens))
+
+
+def table_sizes(session: Session) -> DatabaseSize:
+    """How much the database holds."""
+    counts = {
+        name: session.scalar(select(func.count()).select_from(table)) or 0
+        for name, table in (
+            ("targets", Target),
+            ("workloads", Workload),
+            ("configs", Config),
+            ("campaigns", Campaign),
+            ("trials", Trial),
+            ("measurements", Row),
+            ("plans", Plan),
+        )
+    }
+    pages, size, free = (
+        session.scalar(text(f"PRAGMA {name}")) for name in ("page_count", "page_size", "freelist_count")
+    )
+    return DatabaseSize(counts, pages * size, free * size)
+
+
 def failing_configs(session: Session, most: int = 500) -> list[FailingConfig]:
     """The configs that failed most often, by target and status."""
     counted = []
-    for target_id, target, regime, provenance in _kinds(session):
+    for number, target, regime, provenance in _kinds(session):
         query = (
             select(Row.config_id, Row.status, func.count(), func.max(Row.id))
             .where(
-                Row.target_id == target_id,
+                Row.target_id == number,
                 Row.regime == str(regime),
                 Row.provenance == provenance,
                 Row.status.in_(FAILED),
@@ -153,9 +258,9 @@ def failures(
     :param campaign_id: of the campaign whose trials they answered; None: all.
     """
     ids: set[int] = set()
-    for target_id, _, regime, provenance in _kinds(session):
+    for number, _, regime, provenance in _kinds(session):
         query = select(Row.id).where(
-            Row.target_id == target_id,
+            Row.target_id == number,
             Row.regime == str(regime),
             Row.provenance == provenance,
             Row.status.in_(statuses),
