@@ -16,10 +16,14 @@ from pydantic import BaseModel
 
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
+from megatune_planner import differences
+from megatune_planner import gate
+from megatune_planner import inputs
 from megatune_planner import plan as plan_module
 from megatune_planner import predictions
 from megatune_planner import reader
 from megatune_planner import rules
+from megatune_planner import runtimes
 from megatune_planner import survey
 from megatune_planner.exporters import vllm_table_schema
 from megatune_planner.plan import Band
@@ -191,7 +195,7 @@ def test_a_band_that_is_slower_than_its_baseline_cannot_be_written(plan: Plan) -
 
 @pytest.mark.parametrize(
     "module",
-    [plan_module, rules, survey, predictions, model, units, vllm_table_schema],
+    [plan_module, differences, gate, inputs, rules, runtimes, survey, predictions, model, units, vllm_table_schema],
     ids=lambda module: module.__name__,
 )
 def test_every_field_is_documented(module: ModuleType) -> None:
