@@ -73,16 +73,29 @@ def roll_back(session: Session, digest: str, by: By, *, to: str | None = None) -
     :raises MegatuneError: when no reason is given.
     :raises PlanStateError: when the plan is not in service, or the other never was in its place.
     """
+    replaced = queries.replaced_plan(session, digest) if to is None else None
+    to = to if replaced is None else replaced.digest
+    if to is None:
+        retire(session, digest, by)
+        return None
+    _need_reason(by)
+    reviews.roll_back(session, digest, by, to=to)
+    return to
+
+
+def retire(session: Session, digest: str, by: By) -> None:
+    """Take a plan out of service: stock serves.
+
+    :raises MegatuneError: when no reason is given.
+    :raises PlanStateError: when the plan is not in service.
+    """
+    _need_reason(by)
+    reviews.retire(session, digest, by)
+
+
+def _need_reason(by: By) -> None:
     if not by.comment:
         raise MegatuneError("say why: a plan is rolled back with a comment")
-    if to is None:
-        replaced = queries.replaced_plan(session, digest)
-        to = None if replaced is None else replaced.digest
-    if to is None:
-        reviews.retire(session, digest, by)
-    else:
-        reviews.roll_back(session, digest, by, to=to)
-    return to
 
 
 def export_plan(
@@ -105,8 +118,7 @@ def export_plan(
     state = None if row is None or row.digest != plan.digest else row.state
     if state not in REVIEWED and not unreviewed:
         raise MegatuneError(f"{not_approved(state)}: megatune approve it, or export it with --unreviewed")
-    made = exporter.files(plan)
-    files = {path: _bytes(content) for path, content in made.items()}
+    files = files_of(exporter, plan)
     id_ = replaced = None
     if session is not None and state is not None:
         served = queries.plan_in_service(session, plan.digest)
@@ -123,7 +135,7 @@ def export_plan(
             replaced = served.digest
     if out is not None:
         # Last: where this fails the caller does not commit, and nothing says that there was an export.
-        write(made, out)
+        write(files, out)
     return Exported(files=files, id=id_, before=state, replaced=replaced)
 
 
@@ -134,5 +146,10 @@ def not_approved(state: PlanState | None) -> str:
     return "the plan is retired" if state is PlanState.RETIRED else "the plan is a draft that nobody approved yet"
 
 
-def _bytes(content: str | bytes) -> bytes:
-    return content.encode() if isinstance(content, str) else content
+def files_of(exporter: Exporter, plan: Plan) -> dict[str, bytes]:
+    """Content by path.
+
+    :raises MegatuneError: when the plan cannot be expressed, and says why.
+    """
+    made = exporter.files(plan)
+    return {path: content.encode() if isinstance(content, str) else content for path, content in made.items()}
