@@ -32,6 +32,10 @@ class Provenance(enum.StrEnum):
     PREDICTED = "predicted"
 
 
+APART = "apart-"
+"""How the session of finalists begins whose samples do not pair, because they were not interleaved."""
+
+
 class Stage(enum.StrEnum):
     """Why a measurement was taken: to search, or again among the finalists of its workload."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from numpy.typing import NDArray
 
+from megatune_db.records import APART
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_kernels.canonical import canonical_json
@@ -60,7 +61,8 @@ def compare(candidate: Candidate, other: Candidate, samples: Samples) -> Compari
     Sample by sample where both are finalists of one session with at least ``MIN_PAIRS`` samples each; otherwise from
     the two intervals, whose ends bound the ratio.
     """
-    if candidate.stage is Stage.FINAL and other.stage is Stage.FINAL and candidate.session == other.session:
+    both_final = candidate.stage is Stage.FINAL and other.stage is Stage.FINAL
+    if both_final and candidate.session == other.session and not candidate.session.startswith(APART):
         mine, theirs = samples.get(candidate.measurement_id), samples.get(other.measurement_id)
         if mine is not None and theirs is not None and len(mine) == len(theirs) >= MIN_PAIRS:
             return Comparison(*paired_ratio(mine, theirs), paired=True)

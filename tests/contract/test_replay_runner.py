@@ -11,6 +11,7 @@ import pytest
 
 from megatune_db import queries
 from megatune_db.queries import ExportRow
+from megatune_db.records import APART
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
@@ -98,6 +99,12 @@ class TestReplayRunner(RunnerContract):
         measurement = runner.measure(Request(WORKLOAD, CONFIGS[-1], COLD_GRAPH))
         assert measurement.status is Status.INFEASIBLE
         assert "not recorded" in measurement.reason
+
+    def test_samples_that_were_not_interleaved_are_told_apart(self, runner: ReplayRunner) -> None:
+        requests = self.good(runner)
+        assert not runner.finalists(requests)[0].session.startswith(APART)
+        other = Request(WORKLOAD, FAILED[Status.CRASH], COLD_GRAPH)
+        assert runner.finalists([*requests, other])[0].session.startswith(APART)
 
 
 def test_what_emulated_ranks_recorded_is_no_replay_of_a_group(tmp_path: Path) -> None:

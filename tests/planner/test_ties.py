@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from plan_examples import candidate
 from plan_examples import simt
 
+from megatune_db.records import APART
 from megatune_kernels.space import Config
 from megatune_planner.ties import best
 from megatune_planner.ties import compare
@@ -49,6 +50,13 @@ def test_what_cannot_be_paired_is_compared_by_intervals(other_session: str, samp
     fast = candidate(FAST, 10.0, id_=1, session="s")
     slow = candidate(SLOW, 10.1, id_=2, session=other_session)
     assert not compare(slow, fast, samples).paired
+
+
+def test_finalists_that_were_not_interleaved_do_not_pair() -> None:
+    samples = {1: np.full(20, 10.0), 2: np.full(20, 10.1)}
+    for session, paired in (("s", True), (f"{APART}s", False)):
+        fast = candidate(FAST, 10.0, id_=1, session=session)
+        assert compare(candidate(SLOW, 10.1, id_=2, session=session), fast, samples).paired is paired
 
 
 def test_a_difference_within_the_slack_never_decides() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Sequence
 
+from megatune_db.records import APART
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
@@ -41,18 +42,20 @@ class ReplayRunner(Runner):
         """The samples of the latest recorded session that has every request.
 
         Where none has, the samples taken to search, cut to equally many: those are of one target and regime, but were
-        not interleaved.
+        not interleaved, which their session says.
         """
         if not requests:
             return []
         found = [self._found(request) for request in requests]
+        kind = APART
         for session in self._recording.finals(requests[0].workload):
             if all(
                 request.config in session and request.regime == self._recording.about.regime for request in requests
             ):
                 found = [session[request.config] for request in requests]
+                kind = ""
         count = min((len(one.samples_us) for one in found if one.status is Status.OK), default=0)
-        session_id = uuid.uuid4().hex
+        session_id = f"{kind}{uuid.uuid4().hex}"
         pairs = zip(requests, found, strict=True)
         return [self._answer(request, one, Stage.FINAL, session_id, count) for request, one in pairs]
 
