@@ -34,7 +34,7 @@ def guard_rows(pieces: Sequence[Piece[Value]]) -> dict[int, Value]:
 
 
 def nearest_row(rows: Mapping[int, Value], tokens: int) -> Value:
-    """What a runtime with such a lookup finds."""
+    """What a runtime with such a lookup finds; of two rows that are equally near the first."""
     return rows[min(rows, key=lambda key: abs(key - tokens))]
 
 

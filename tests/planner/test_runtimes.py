@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import ast
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from plan_examples import TARGET
+from runtime_sources import source
 
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.features import FEATURES
 from megatune_planner.gate import Gate
 from megatune_planner.gate import gate_of
+from megatune_planner.runtimes import GRAPH_MODES
+from megatune_planner.runtimes import SGLANG_API_VERSION
 from megatune_planner.runtimes import SGLANG_FEATURES
 from megatune_planner.runtimes import VLLM_FEATURES
 from megatune_planner.runtimes import refused
@@ -126,3 +130,47 @@ def test_a_config_that_does_not_say_is_refused() -> None:
             each.setting for each in vllm_refusals(gate(features=(feature,)))
         }
         assert asked == {setting for setting, _ in VLLM_FEATURES[feature]}
+
+
+# The released wheels.
+
+
+def classes(*texts: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for text in texts for node in ast.parse(text).body if isinstance(node, ast.ClassDef)}
+
+
+def members(node: ast.ClassDef) -> dict[str, str]:
+    """What a class has, and the annotation or value of each as text."""
+    found = {}
+    for each in node.body:
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
+            found[each.target.id] = ast.unparse(each.annotation)
+        elif isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            found[each.targets[0].id] = ast.unparse(each.value)
+        elif isinstance(each, ast.FunctionDef):
+            found[each.name] = ""
+    return found
+
+
+def test_the_released_sglang_has_this_contract() -> None:
+    text = source("sglang", "0.5.23", "sglang/kernels/plugin_kernels/nvidia/spec.py")
+    found = classes(text)
+    assert f"MEGAKERNEL_API_VERSION = {SGLANG_API_VERSION}\n" in text
+    assert set(members(found["Feature"])) == set(SGLANG_FEATURES.values())
+    assert set(members(found["Requirements"])) == set(sglang_contract(gate()).requires)
+    spec = set(members(found["MegakernelSpec"]))
+    assert spec >= {"requires", "features", "max_rows", "api_version", "numerics", "build", "name"}
+    binding = source("sglang", "0.5.23", "sglang/srt/kernel_plugins/nvidia/binding.py")
+    assert 'dtype = str(model_config.dtype).replace("torch.", "")' in binding
+
+
+def test_the_released_vllm_has_these_settings() -> None:
+    files = ("vllm", "parallel", "model", "cache", "compilation", "offload", "aux_output", "speculative")
+    found = classes(*(source("vllm", "0.33.0", f"vllm/config/{name}.py") for name in files))
+    for refusal in vllm_refusals(gate()):
+        at = found["VllmConfig"]
+        *folders, last = refusal.setting.split(".")
+        for folder in folders:
+            at = found[members(at)[folder].removesuffix(" | None")]
+        assert last in members(at), refusal.setting
+    assert set(GRAPH_MODES) < set(members(found["CUDAGraphMode"]))

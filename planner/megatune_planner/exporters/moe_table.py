@@ -31,6 +31,8 @@ from megatune_planner.exporters.reduction_markdown import heading
 from megatune_planner.exporters.reduction_markdown import left_out
 from megatune_planner.exporters.reduction_schema import PlanSource
 from megatune_planner.exporters.reduction_schema import Runtime
+from megatune_planner.guards import guard_rows
+from megatune_planner.guards import nearest_row
 from megatune_planner.plan import Band
 from megatune_planner.plan import BandPoint
 from megatune_planner.plan import Plan
@@ -155,7 +157,8 @@ class MoeTable(Exporter):
         if len(tritons) > 1:
             raise MegatuneError(f"its configs are of several versions of Triton, {' and '.join(tritons)}")
         runs = tuple(_joined(run for band in shape.bands for run in self._runs(layer, band)))
-        rows = {str(tokens): row for tokens, row in _rows(runs).items()}
+        guarded = guard_rows([(run.lo, run.hi, run.row) for run in runs])
+        rows = {str(tokens): row for tokens, row in guarded.items()}
         text = json.dumps({**self.head(tritons[0]), **rows}, indent=4) + "\n"
         _check(text, runs)
         return Table(self.path(layer, gpu, tritons[0]), text, shape, runs)
@@ -199,11 +202,6 @@ def device_name(gpu: str) -> str:
     return gpu
 
 
-def nearest(rows: Mapping[int, Row], tokens: int) -> Row:
-    """What the runtimes find: the row of the nearest key, the first in the file of two that are equally near."""
-    return rows[min(rows, key=lambda key: abs(key - tokens))]
-
-
 def _joined(runs: Iterable[Run]) -> Iterator[Run]:
     """Neighbours with the same row as one, if both are stock's or neither is."""
     last: Run | None = None
@@ -218,11 +216,6 @@ def _joined(runs: Iterable[Run]) -> Iterator[Run]:
         yield last
 
 
-def _rows(runs: Iterable[Run]) -> dict[int, Row]:
-    """Rows at both ends of every run, ascending, as ties between keys need it."""
-    return {tokens: run.row for run in runs for tokens in (run.lo, run.hi) if tokens is not None}
-
-
 def _check(text: str, runs: Sequence[Run]) -> None:
     """Read the file as the runtimes do and compare, where a nearest key could be another run's.
 
@@ -232,7 +225,7 @@ def _check(text: str, runs: Sequence[Run]) -> None:
     between = [(a + b) // 2 + more for a, b in pairwise(rows) for more in (0, 1)]
     for tokens in sorted({*rows, *between, 2 * max(rows)}):
         run = next(run for run in runs if run.lo <= tokens and (run.hi is None or tokens <= run.hi))
-        if nearest(rows, tokens) != run.row:
+        if nearest_row(rows, tokens) != run.row:
             raise MegatuneError(f"the table would give {tokens} tokens another row than the plan does")
 
 
