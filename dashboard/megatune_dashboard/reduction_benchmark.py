@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
@@ -71,8 +72,7 @@ def figures() -> list[Figure]:
     groups = [one for one in recordings if any(workload.operator == OPERATOR for workload in one.workloads)]
     made: list[Figure] = []
     # What ranks on one GPU take says nothing of links: no goal of a group is met by it.
-    groups = [one for one in groups if not one.is_emulated]
-    worlds = {one.about.target.hardware.world for one in groups}
+    worlds = {one.about.target.hardware.world for one in groups if not one.is_emulated}
     if GOAL_WORLD not in worlds:
         how = f"no recording of reductions at world {GOAL_WORLD} is shipped with this installation"
         made += _goals({}, how, None) + bisection_figures([], how)
@@ -80,12 +80,34 @@ def figures() -> list[Figure]:
         hardware = recording.about.target.hardware
         where = f"recording {recording.name}, {recording.about.target}, world {hardware.world}, {hardware.links}"
         found = cells(recording)
+        if recording.is_emulated:
+            made += _latencies(found.values(), Provenance.EMULATED, where)
+            continue
         if hardware.world == GOAL_WORLD:
             made += _goals(found, where, hardware.gpu)
         made += _against_published(found.values(), hardware.gpu, where)
         crossings = bisected(recording)
         made += bisection_figures(crossings, where if crossings else f"no variant gives way to another in {where}")
+        named = {figure.figure for figure in made}
+        made += [one for one in _latencies(found.values(), Provenance.REPLAYED, where) if one.figure not in named]
     return made
+
+
+def _latencies(found: Iterable[Cell], provenance: Provenance, where: str) -> Iterator[Figure]:
+    """The best of each variant, and the fastest baseline, of every cell."""
+    for cell in found:
+        variants = {name: us for name, us in cell.times_us.items() if name in operator(OPERATOR).variants}
+        baselines = {name: us for name, us in cell.times_us.items() if name not in variants}
+        fastest = min(baselines, key=lambda name: baselines[name], default=None)
+        for variant, us in sorted(variants.items()):
+            against = f"{fastest} {baselines[fastest]:.2f} us; " if fastest else ""
+            how = f"{against}the slowest rank's, back to back in a graph; {where}"
+            yield Figure(_named(variant, cell.workload), us, "us", "", None, provenance, how)
+
+
+def _named(variant: str, workload: Workload) -> str:
+    tokens = f"{workload.tokens} token{'s' if workload.tokens > 1 else ''}"
+    return f"{variant} at {tokens}, width {workload['width']}, world {workload.world}"
 
 
 def _goals(found: Mapping[Workload, Cell], where: str, gpu: str | None) -> list[Figure]:
@@ -93,8 +115,8 @@ def _goals(found: Mapping[Workload, Cell], where: str, gpu: str | None) -> list[
     made = []
     for variant, goals in (("full_fanout", FAN_OUT_GOALS_US), ("the better variant", BETTER_GOALS_US)):
         for tokens, goal in goals.items():
-            name = f"{variant} at {tokens} token{'s' if tokens > 1 else ''}, width {WIDTH}, world {GOAL_WORLD}"
-            cell = found.get(operator(OPERATOR).workload({"width": WIDTH}, tokens, world=GOAL_WORLD))
+            workload = operator(OPERATOR).workload({"width": WIDTH}, tokens, world=GOAL_WORLD)
+            name, cell = _named(variant, workload), found.get(workload)
             value = None
             if cell is not None and gpu == _published()["gpu"]:
                 value = cell.times_us.get(variant) if variant in operator(OPERATOR).variants else cell.better_us

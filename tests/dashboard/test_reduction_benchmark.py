@@ -25,6 +25,10 @@ def test_the_shipped_recording_meets_its_goals() -> None:
         assert figure.met, figure
         assert figure.provenance == "replayed"
         assert RECORDING in figure.how
+    names = [figure.figure for figure in found]
+    assert len(names) == len(set(names))
+    # Of each variant at ten numbers of tokens and two widths, some of them with a goal.
+    assert sum(name.startswith(("full_fanout", "two_stage")) for name in names) == 2 * 20
     published = [figure for figure in found if "published" in figure.figure]
     assert published
     for figure in published:
@@ -43,8 +47,11 @@ def test_emulated_ranks_meet_no_goal_of_a_group(monkeypatch: pytest.MonkeyPatch,
     write_table(path, table, replace(about, target=replace(about.target, hardware=hardware)))
     monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: {"emulated": path})
     found = figures()
-    assert len(found) == GOALS + 2
-    for figure in found:
+    emulated = [figure for figure in found if figure.provenance == "emulated"]
+    assert len(emulated) == 2 * 20
+    assert all(figure.value is not None and figure.met is None for figure in emulated)
+    assert len(found) == GOALS + 2 + len(emulated)
+    for figure in found[: GOALS + 2]:
         assert figure.value is None
         assert figure.met is None
         assert "no recording of reductions at world 2 is shipped" in figure.how
