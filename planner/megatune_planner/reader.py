@@ -180,7 +180,7 @@ class Reader:
             table = self._tables[operator, shape, dtype, world, routing]
             if (self._max_context if context_tokens is None else context_tokens) <= table.context:
                 return table.decisions[bisect_right(table.starts, tokens)]
-        except (KeyError, TypeError):
+        except Exception:  # noqa: BLE001  (what an argument's own comparison raises is not known, e.g. a tensor's)
             pass
         return None
 
@@ -214,8 +214,8 @@ class Reader:
             index = bisect_right(table.starts, tokens)
             if not (self._max_context if context_tokens is None else context_tokens) <= table.context:
                 return f"stock: contexts of more than {table.context} tokens: {table.context_reason}"
-        except TypeError as error:
-            return f"stock: not a key of a plan: {error}"
+        except Exception as error:  # noqa: BLE001  (as select does)
+            return f"stock: not a key of a plan: {' '.join(str(error).split())}"
         if index == 0:
             return f"stock: {tokens} tokens is not a decode step"
         decision = table.decisions[index]

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings
@@ -86,6 +87,15 @@ def test_whatever_it_does_not_know_is_stock(reader: Reader, arguments: tuple[Any
     assert reader.select(*arguments) is None
     assert reader.explain(*arguments).startswith("stock: ")
     assert says in reader.explain(*arguments)
+
+
+def test_an_argument_that_cannot_be_compared_is_stock(reader: Reader) -> None:
+    """An array has no truth value, and neither has a tensor."""
+    array = np.array([1, 2])
+    for tokens, context in ((array, None), (4, array), (array, array)):
+        arguments = ("projection", "k=7168,n=1536", tokens, "bf16", 1, "none", context)
+        assert reader.select(*arguments) is None  # type: ignore[arg-type]
+        assert reader.explain(*arguments).startswith("stock: not a key of a plan: ")  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
