@@ -102,7 +102,7 @@ def serve(db: Path, *, host: str, port: int, sign_in: Path | None) -> None:
     # Streamlit takes options from its command line under these names.
     flags = {name.replace(".", "_"): value for name, value in options.items()}
     bootstrap.load_config_options(flags)
-    bootstrap.run(str(Path(frame.__file__).with_name("main.py")), False, [], flags)
+    bootstrap.run(str(Path(__file__).with_name("streamlit_script.py")), False, [], flags)
 
 
 def _is_loopback(host: str) -> bool:
