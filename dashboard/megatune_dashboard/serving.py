@@ -97,6 +97,8 @@ def serve(db: Path, *, host: str, port: int, sign_in: Path | None) -> None:
         "browser.gatherUsageStats": False,
         "client.showErrorDetails": "none",
         "client.toolbarMode": "minimal",
+        "theme.light.primaryColor": "#2563eb",
+        "theme.dark.primaryColor": "#60a5fa",
         "secrets.files": [] if sign_in is None else [str(sign_in)],
     }
     # Streamlit takes options from its command line under these names.

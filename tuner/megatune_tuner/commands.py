@@ -1,4 +1,4 @@
-"""The commands ``run``, ``record`` and ``status``, for the one ``megatune`` command to compose.
+"""The commands ``run``, ``resume``, ``record`` and ``status``, for the one ``megatune`` command to compose.
 
 What they need is imported when they run: ``megatune --help`` should not wait for Optuna or a database library.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ import typer
 if TYPE_CHECKING:
     from megatune_db.queries import CampaignRow
     from megatune_tuner.campaign import Summary
+    from megatune_tuner.campaign_file import Campaign
     from megatune_tuner.progress import Progress
     from megatune_tuner.recording_run import RecordSummary
 
@@ -51,17 +53,53 @@ def run(
     Ctrl-C stops after the current measurement; the same command goes on.
     """
     _compute_in_one_thread()
-    from megatune_db.records import CampaignState
     from megatune_tuner.campaign_file import load_campaign
+
+    _run(load_campaign(campaign), db, gpu, as_json, again=f"megatune run {campaign} --db {db}")
+
+
+@app.command(epilog="Example: megatune resume quickstart --db tuned.db")
+def resume(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the campaign, as `megatune status` prints it.")],
+    db: DatabaseOption = DEFAULT_DATABASE,
+    gpu: GpuOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with a campaign of a database, as its file was when it ran last.
+
+    A recording that the file names by a path is looked for beside the database.
+    """
+    _compute_in_one_thread()
+    from megatune_db.queries import campaign as campaign_of
+    from megatune_db.queries import campaigns
+    from megatune_db.session import open_database
+    from megatune_kernels.errors import MegatuneError
+    from megatune_tuner.campaign_file import parse_campaign
+
+    with open_database(db, read_only=True) as database, database.session() as session:
+        row = campaign_of(session, name)
+        known = ", ".join(each.name for each in campaigns(session))
+    if row is None:
+        raise MegatuneError(f"the database has no campaign {name!r}; it has {known or 'none'}")
+    found = parse_campaign(row.file_text, source=str(db.parent / f"{name}.toml"))
+    _run(found, db, gpu, as_json, again=f"megatune resume {shlex.quote(name)} --db {db}")
+
+
+def _run(campaign: Campaign, db: Path, gpu: int, as_json: bool, *, again: str) -> None:
+    """Run the campaign and say what came of it.
+
+    :param again: the command that goes on when it is stopped.
+    """
+    from megatune_db.records import CampaignState
     from megatune_tuner.execution import run_file
 
-    summary = run_file(load_campaign(campaign), db, progress=_progress(), gpu=gpu)
+    summary = run_file(campaign, db, progress=_progress(), gpu=gpu)
     if as_json:
         _print_json(_run_report(summary))
     else:
         _print_run(summary)
     if summary.interrupted:
-        typer.echo(f"stopped; to go on: megatune run {campaign} --db {db}", err=True)
+        typer.echo(f"stopped; to go on: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
     if not as_json and summary.state is CampaignState.FINISHED:
         typer.echo(f"next: megatune plan --db {db}")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
+from typing import Any
 from typing import Concatenate
 from typing import ParamSpec
 from typing import TypeVar
 
+import streamlit as st
 from sqlalchemy.orm import Session
 
 from megatune_dashboard.app.people import Person
@@ -27,6 +31,8 @@ class Context:
 
     source: Source
     person: Person
+    pages: Mapping[str, Any] = field(default_factory=dict)
+    """Streamlit's pages by ``PATH``; empty where one page is shown alone."""
 
     @property
     def path(self) -> Path:
@@ -41,6 +47,15 @@ class Context:
         :raises DatabaseError: when the database cannot be read.
         """
         return self.source.read(query, *arguments, **options)
+
+    def link(self, path: str, label: str, **filters: str) -> None:
+        """A link to another page.
+
+        :param path: the page's ``PATH``.
+        :param filters: keys and values of the widgets there that are bound to the address.
+        """
+        if path in self.pages:
+            st.page_link(self.pages[path], label=label, query_params=filters)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:

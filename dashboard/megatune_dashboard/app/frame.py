@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from collections.abc import Mapping
 from functools import cache
 from functools import partial
+from typing import Any
 
 import streamlit as st
 
@@ -18,6 +20,7 @@ from megatune_dashboard.app.people import local_person
 from megatune_dashboard.app.people import signed_in
 from megatune_dashboard.app.source import Source
 from megatune_dashboard.app.text import plain
+from megatune_dashboard.app.welcome import welcome
 from megatune_db.errors import DatabaseError
 from megatune_kernels.errors import MegatuneError
 
@@ -34,18 +37,18 @@ def run() -> None:
     """The whole application: one run of the script."""
     st.set_page_config(page_title="Megatune", page_icon=":material/tune:", layout="wide")
     person = _person()
-    context = _context(person)
-    pages = [
-        st.Page(
+    pages: dict[str, Any] = {}
+    # The pages name one another by way of the context, which is there before they are.
+    context = _context(person, pages)
+    for module in PAGES:
+        pages[module.PATH] = st.Page(
             partial(guarded, module.page, context),
             title=module.TITLE,
             icon=module.ICON,
             url_path=module.PATH,
             default=module is PAGES[0],
         )
-        for module in PAGES
-    ]
-    chosen = st.navigation(pages)
+    chosen = st.navigation(list(pages.values()))
     _sidebar(context)
     chosen.run()
 
@@ -57,9 +60,12 @@ def show(path: str, person: Person | None = None) -> None:
 
 
 def guarded(page: Callable[[Context], None], context: Context) -> None:
-    """Show a page; what keeps it from being shown is one line on it, and never a traceback."""
+    """Show a page, or how to begin; what keeps it from being shown is one line on it, and never a traceback."""
     try:
-        page(context)
+        if context.source.database() is None:
+            welcome(context)
+        else:
+            page(context)
     except (MegatuneError, DatabaseError) as error:
         st.error(plain(error))
     except Exception as error:
@@ -70,8 +76,8 @@ def guarded(page: Callable[[Context], None], context: Context) -> None:
         )
 
 
-def _context(person: Person) -> Context:
-    return Context(_source(os.environ.get(DATABASE, DEFAULT_DATABASE)), person)
+def _context(person: Person, pages: Mapping[str, Any] | None = None) -> Context:
+    return Context(_source(os.environ.get(DATABASE, DEFAULT_DATABASE)), person, {} if pages is None else pages)
 
 
 @cache

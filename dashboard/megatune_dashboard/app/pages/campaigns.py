@@ -1,15 +1,261 @@
-"""Campaigns: how far each has come."""
+"""Campaigns: how far each has come, what it has gained, and who measures now."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+from typing import Any
+
 import streamlit as st
 
+from megatune_dashboard.app import running
 from megatune_dashboard.app.context import Context
+from megatune_dashboard.app.tables import table
+from megatune_dashboard.app.text import plain
+from megatune_dashboard.app.text import shortened
+from megatune_dashboard.app.welcome import welcome
+from megatune_db import queries
+from megatune_db.errors import DatabaseError
+from megatune_db.queries import CampaignRow
+from megatune_db.queries import OutcomeRow
+from megatune_db.queries import TargetRow
+from megatune_db.records import CampaignState
+from megatune_db.records import Stage
+from megatune_db.records import Status
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import operators
 
 TITLE = "Campaigns"
 ICON = ":material/speed:"
 PATH = "campaigns"
 
+BUSY_S = 2
+IDLE_S = 5
+"""Seconds between looks at the database, while a campaign runs and while none does."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a campaign has come."""
+
+    done: int
+    """Trials."""
+    share: float | None
+    """Of all that it has to do; None where nothing says how much that is."""
+    left_s: float | None
+    """Seconds to its end, at the pace of its last trials."""
+
 
 def page(context: Context) -> None:
+    database = context.source.database()
+    if database is None or not context.read(queries.campaigns):
+        welcome(context)
+        return
     st.title("Campaigns")
+    busy = database.writer() is not None
+    st.fragment(_overview, run_every=BUSY_S if busy else IDLE_S)(context, busy)
+
+
+def _overview(context: Context, was_busy: bool) -> None:
+    """Everything that moves. It is drawn anew at intervals, and the whole page where a campaign began or ended."""
+    database = context.source.database()
+    writer = None if database is None else database.writer()
+    if database is None or (writer is not None) != was_busy:
+        st.rerun()
+    rows = context.read(queries.campaigns)
+    targets = {each.digest: each for each in context.read(queries.targets, counted=False)}
+    _who_measures(writer)
+    table(
+        "campaigns", [_line(context, row, writer, targets) for row in rows], empty="No campaign yet.", columns=COLUMNS
+    )
+    names = [row.name for row in rows]
+    chosen = st.selectbox("Campaign", names, key="campaign", bind="query-params", format_func=shortened)
+    row = next((each for each in rows if each.name == chosen), rows[0])
+    _one(context, row, writer, targets)
+
+
+COLUMNS: dict[str, Any] = {
+    "progress": st.column_config.ProgressColumn("progress", min_value=0, max_value=1, format="percent"),
+    "times as fast": st.column_config.NumberColumn(
+        "times as fast", format="%.2f", help="As the baselines, over all workloads: geometric mean"
+    ),
+}
+
+
+def _who_measures(writer: int | None) -> None:
+    if writer is None:
+        st.caption("Nobody measures into this database now.")
+    elif writer == 0:
+        st.info("A process that cannot be seen from here measures into this database.", icon=":material/sensors:")
+    else:
+        st.info(f"Process {writer} measures into this database.", icon=":material/sensors:")
+
+
+def _line(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow]) -> dict[str, Any]:
+    progress = progress_of(context, row)
+    failed = sum(count for status, count in row.statuses.items() if status is not Status.OK)
+    return {
+        "campaign": shortened(row.name),
+        "state": running.state(row, writer),
+        "target": target_name(targets.get(row.target or "")),
+        "progress": progress.share,
+        "workloads": row.workloads,
+        "trials": progress.done,
+        "failed": failed,
+        "times as fast": speedup(outcomes_of(context, row)),
+    }
+
+
+def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow]) -> None:
+    st.subheader(plain(row.name))
+    progress = progress_of(context, row)
+    state = running.state(row, writer)
+    found = outcomes_of(context, row)
+    fast = speedup(found)
+    failed = {status: count for status, count in row.statuses.items() if status is not Status.OK}
+    if progress.share is not None:
+        st.progress(progress.share, text=f"{progress.done} trials, about {progress.share:.0%} of what was asked for")
+    columns = st.columns(4)
+    columns[0].metric("State", state)
+    columns[1].metric("Best against baseline", "-" if fast is None else f"{fast:.2f} x")
+    columns[2].metric("Failures", sum(failed.values()), help="Configs that do not work; the table says how they ended.")
+    left = progress.left_s if state == CampaignState.RUNNING else None
+    columns[3].metric("Time left", "-" if left is None else f"about {duration(left)}")
+    share = f", {row.measuring_s / row.wall_s:.0%} of it measuring" if row.measuring_s and row.wall_s else ""
+    st.caption(
+        f"On {plain(target_name(targets.get(row.target or '')))}. Ran for {duration(row.wall_s)}{share}. "
+        f"{row.reused} measurements were there already."
+    )
+    _actions(context, row, writer, state)
+    preliminary = sum(each.stage is Stage.SEARCH for each in found)
+    table(
+        "outcomes",
+        [_outcome(each) for each in found],
+        empty="Nothing that works was found yet.",
+        columns=OUTCOME_COLUMNS,
+    )
+    if preliminary:
+        st.caption(f"{preliminary} of these are preliminary: not measured again beside their baseline yet.")
+    ended = [{"status": str(status), "measurements": count} for status, count in sorted(row.statuses.items())]
+    with st.expander("How measurements ended"):
+        table("statuses", ended, empty="Nothing was measured yet.")
+    context.link("search", "How it searched, and why it chose what it chose", campaign=row.name)
+
+
+OUTCOME_COLUMNS: dict[str, Any] = {
+    name: st.column_config.NumberColumn(name, format=format_)
+    for name, format_ in (("best µs", "%.2f"), ("baseline µs", "%.2f"), ("times as fast", "%.3f"))
+}
+
+
+def _actions(context: Context, row: CampaignRow, writer: int | None, state: str) -> None:
+    """Stop what runs, go on with what stopped."""
+    if not context.person.reviews:
+        return
+    failed = running.trouble(context.path)
+    if failed and writer is None:
+        st.error(f"It could not go on: {plain(failed)}")
+    if state == CampaignState.RUNNING:
+        asked = running.was_asked(context.path, writer)
+        st.button(
+            "Stopping after this measurement" if asked else "Stop",
+            on_click=_tell,
+            args=(context, row.name, "stop"),
+            disabled=asked,
+            icon=":material/stop_circle:",
+            key="stop",
+        )
+    elif state in (CampaignState.STOPPED, CampaignState.FAILED, running.KILLED):
+        st.button(
+            "Go on",
+            on_click=_tell,
+            args=(context, row.name, "resume"),
+            disabled=writer is not None,
+            icon=":material/play_circle:",
+            key="resume",
+            help="Starts the command below on this machine; it goes on when the dashboard ends.",
+        )
+        st.code(running.resume_command(row.name, context.path), language="sh")
+    said = st.session_state.pop("campaign-said", None)
+    if said:
+        st.warning(plain(said))
+
+
+def _tell(context: Context, name: str, what: str) -> None:
+    """What a button does; what keeps it from being done is shown when the page is drawn next."""
+    try:
+        if what == "stop":
+            database = context.source.database()
+            if database is not None:
+                running.ask_to_stop(database)
+        else:
+            running.resume(name, context.path)
+    except (MegatuneError, DatabaseError) as error:
+        st.session_state["campaign-said"] = str(error)
+
+
+def progress_of(context: Context, row: CampaignRow) -> Progress:
+    """How far the campaign has come: by its trials, or by its time where only that is limited."""
+    done = sum(row.trials.values())
+    total = running.declared_trials(row.file_text)
+    if row.state is CampaignState.FINISHED:
+        return Progress(done, 1.0, 0.0)
+    pace = context.read(queries.trial_pace_s, row.id)
+    if total:
+        left = None if pace is None else max(0, total - done) * pace
+        return Progress(done, min(1.0, done / total), left)
+    seconds = row.budget.get("total_seconds")
+    if isinstance(seconds, int | float) and seconds > 0:
+        return Progress(done, min(1.0, row.wall_s / seconds), max(0.0, seconds - row.wall_s))
+    return Progress(done, None, None)
+
+
+def outcomes_of(context: Context, row: CampaignRow) -> list[OutcomeRow]:
+    """The best of each workload against its fastest baseline."""
+    return context.read(queries.outcomes, row.id, baseline_names())
+
+
+def baseline_names() -> tuple[str, ...]:
+    """Of every installed operator."""
+    return tuple(sorted({name for each in operators().values() for name in each.baselines}))
+
+
+def speedup(found: list[OutcomeRow]) -> float | None:
+    """Geometric mean over the workloads of the baseline's time by the best's; None where neither is known."""
+    ratios = [row.baseline_us / row.best_us for row in found if row.baseline_us and row.best_us]
+    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
+
+
+def _outcome(row: OutcomeRow) -> dict[str, Any]:
+    return {
+        "operator": row.operator,
+        "shape": row.shape,
+        "tokens": row.tokens,
+        "best": row.variant,
+        "best µs": row.best_us,
+        "baseline": row.baseline,
+        "baseline µs": row.baseline_us,
+        "times as fast": row.baseline_us / row.best_us if row.baseline_us and row.best_us else None,
+        "stage": str(row.stage),
+        "provenance": str(row.provenance),
+        "regime": str(row.regime),
+        "config": row.config,
+    }
+
+
+def target_name(target: TargetRow | None) -> str:
+    """A target in a few words."""
+    if target is None:
+        return "no target yet"
+    driver = target.toolchain.get("driver")
+    return shortened(f"{target.hardware.get('gpu', 'unknown GPU')}, driver {driver or 'unknown'}")
+
+
+def duration(seconds: float) -> str:
+    """Seconds in words, e.g. ``1 h 05 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02} min"

@@ -1,0 +1,65 @@
+"""What charts share: colours that are legible in light and dark, axes with units, and how they fit a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import plotly.graph_objects as go
+import streamlit as st
+
+BASELINE_COLOUR = "#8b93a1"
+COLOURS = ("#3b82f6", "#f59e0b", "#10b981", "#a855f7", "#ef4444", "#06b6d4", "#ec4899", "#84cc16")
+"""Of variants, in their order."""
+LIMIT_COLOUR = "#ef4444"
+BASELINE_DASHES = ("dash", "dashdot", "longdash")
+PREDICTED_DASH = "dot"
+"""Of whatever was not measured; nothing that was measured is drawn so."""
+HEIGHT = 420
+MOST_POINTS = 5000
+"""Of one trace: more than a screen can show."""
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, the same whatever else is shown for the same names."""
+    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(sorted(names))}
+
+
+def faint(colour: str, opacity: float) -> str:
+    """The colour, seen through."""
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    return f"rgba({red},{green},{blue},{opacity})"
+
+
+def figure(height: int = HEIGHT) -> go.Figure:
+    """An empty chart: the legend below, so that a phone leaves the width to the data."""
+    made = go.Figure()
+    made.update_layout(
+        height=height,
+        margin={"l": 8, "r": 8, "t": 24, "b": 8},
+        legend={"orientation": "h", "yanchor": "top", "y": -0.22, "x": 0},
+        hovermode="closest",
+    )
+    return made
+
+
+def tokens_axis(made: go.Figure, tokens: Iterable[int]) -> None:
+    """A logarithmic axis of tokens, with a tick where something was measured, as far as there is room."""
+    places = sorted(set(tokens))
+    ticks: list[int] = []
+    for place in places:
+        if not ticks or place >= 1.45 * ticks[-1]:
+            ticks.append(place)
+    made.update_xaxes(
+        type="log", title="tokens in a decode step", tickvals=ticks, ticktext=[str(tick) for tick in ticks]
+    )
+
+
+def show(made: go.Figure, key: str, **options: Any) -> Any:
+    """The chart, in the colours of the page.
+
+    :param key: unique on the page.
+    :param options: of ``st.plotly_chart``, e.g. ``on_select``, whose state is returned.
+    """
+    config = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"]}
+    return st.plotly_chart(made, key=key, config=config, **options)

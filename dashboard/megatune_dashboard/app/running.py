@@ -1,0 +1,122 @@
+"""Campaigns as processes: whether one runs, how to ask it to stop, and how to go on with one that stopped.
+
+A page never takes the lock that a campaign holds. To stop one it does what Ctrl-C does: the kernel says which process
+holds the lock, and that process gets the same signal, ends its measurement and keeps it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from megatune_db.queries import CampaignRow
+from megatune_db.records import CampaignState
+from megatune_db.session import Database
+from megatune_kernels.errors import MegatuneError
+
+KILLED = "interrupted"
+"""What is said of a campaign that was running when its process ended."""
+
+_asked: set[tuple[Path, int]] = set()
+_started: dict[Path, subprocess.Popen[bytes]] = {}
+_lock = threading.Lock()
+
+
+def state(row: CampaignRow, writer: int | None) -> str:
+    """How far a campaign has come, given which process writes to its database: one that was killed cannot say so."""
+    return KILLED if row.state is CampaignState.RUNNING and writer is None else str(row.state)
+
+
+def ask_to_stop(database: Database) -> None:
+    """Have the campaign that runs end after its current measurement.
+
+    :raises MegatuneError: when none runs, when it was asked already, and when its process cannot be reached from here.
+    """
+    process = database.writer()
+    if process is None:
+        raise MegatuneError("no campaign runs in this database any more")
+    if process in (0, os.getpid()):
+        raise MegatuneError("the campaign runs where the dashboard cannot reach it: press Ctrl-C there")
+    with _lock:
+        # A second signal would not wait for the measurement.
+        if (database.path, process) in _asked:
+            raise MegatuneError("the campaign was asked to stop already: it ends after its current measurement")
+        try:
+            os.kill(process, signal.SIGINT)
+        except ProcessLookupError:
+            raise MegatuneError("the campaign has just ended") from None
+        except PermissionError:
+            raise MegatuneError(
+                f"the campaign (process {process}) belongs to another account: press Ctrl-C there"
+            ) from None
+        _asked.add((database.path, process))
+
+
+def was_asked(path: Path, process: int | None) -> bool:
+    """Whether the process was asked to stop from here."""
+    return (path, process) in _asked
+
+
+def resume_command(name: str, path: Path) -> str:
+    """The command that goes on with a campaign of the database at ``path``."""
+    return shlex.join(["megatune", "resume", "--db", str(path), "--", name])
+
+
+def log_path(path: Path) -> Path:
+    """Where a campaign that is started from here writes what it has to say."""
+    return path.with_name(path.name + ".resume.log")
+
+
+def resume(name: str, path: Path) -> None:
+    """Start a process that goes on with the campaign, and outlives the dashboard.
+
+    :raises MegatuneError: when nothing can be written beside the database, or a campaign runs already.
+    """
+    with _lock:
+        running = _started.get(path)
+        if running is not None and running.poll() is None:
+            raise MegatuneError("a campaign was started from here and still runs")
+        try:
+            with log_path(path).open("wb") as log:
+                _started[path] = subprocess.Popen(
+                    [sys.executable, "-m", "megatune_dashboard", "resume", "--db", str(path), "--", name],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise MegatuneError(f"cannot start the campaign ({error.strerror}): {resume_command(name, path)}") from None
+
+
+def trouble(path: Path) -> str | None:
+    """The last line of a campaign that was started from here and failed; None where none did."""
+    with _lock:
+        process = _started.get(path)
+    if process is None or process.poll() in (None, 0, 130):
+        return None
+    try:
+        lines = log_path(path).read_text("utf-8", errors="replace").strip().splitlines()
+    except OSError:
+        lines = []
+    return lines[-1] if lines else f"it ended with exit code {process.returncode}"
+
+
+@lru_cache(maxsize=64)
+def declared_trials(file_text: str) -> int | None:
+    """How many trials a campaign file asks for over all that it lists; None where only time limits it."""
+    from megatune_tuner.campaign_file import parse_campaign
+
+    try:
+        campaign = parse_campaign(file_text)
+        trials = campaign.budget.trials
+        return None if trials is None else trials * len(campaign.workloads())
+    except MegatuneError:
+        # A campaign of another version, or one that was not made from a file.
+        return None
