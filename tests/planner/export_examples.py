@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 from moe_examples import example_moe_plan
@@ -27,10 +29,14 @@ def plans_by_exporter(directory: Path) -> dict[str, Plan]:
 
 
 def example_exports(directory: Path) -> dict[str, str]:
-    """Text by path under ``tests/golden``; copies are left out."""
-    return {
-        f"{name}/{file}": text
-        for name, plan in plans_by_exporter(directory).items()
-        for file, text in exporters()[name].files(plan).items()
-        if file not in COPIES
-    }
+    """Text by path under ``tests/golden``; copies are left out, and of a wheel all but what the plan changes."""
+    found: dict[str, str] = {}
+    for name, plan in plans_by_exporter(directory).items():
+        for file, content in exporters()[name].files(plan).items():
+            if isinstance(content, bytes):
+                with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+                    (overlay,) = (path for path in wheel.namelist() if path.endswith("/overlay.json"))
+                    found[f"{name}/overlay.json"] = wheel.read(overlay).decode()
+            elif file not in COPIES:
+                found[f"{name}/{file}"] = content
+    return found

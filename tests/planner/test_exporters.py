@@ -284,13 +284,26 @@ def test_a_changed_build_of_the_version_is_refused(
         exporter(VLLM).check_runtime()
 
 
+READS = """
+def batch_table(spec):
+    found = {}
+    for item in spec.split(",") if spec else ():
+        tokens, value = item.split(":")
+        first, last = (int(each) for each in (tokens if "-" in tokens else f"{tokens}-{tokens}").split("-"))
+        parts = [int(each) if each.lstrip("-").isdigit() else each for each in value.split(".")]
+        for tokens in range(first, last + 1):
+            found[tokens] = tuple(parts) if len(parts) > 1 else parts[0]
+    return found
+"""
+
+
 def test_values_that_a_build_changed_are_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The tables that vLLM ships stand for what a plan does not decide: another build may ship others."""
     package = "vllm/models/kimi_k3/nvidia/specialized_decode/cutedsl"
     sources = {
         f"{package}/oproj/prepared.py": 'TWOSHOT = {8: "33-64:1", 16: "17-64:1"}\ndef twoshot_batches(tp): ...',
         f"{package}/moe/tail_runtime.py": 'TWOSHOT = {8: "", 16: "33-64:1"}\ndef twoshot_batches(tp): ...',
-        f"{package}/common/policy.py": "def batch_table(spec): ...",
+        f"{package}/common/policy.py": READS,
     }
     decode = exporter("vllm-specialized-decode")
     install(tmp_path / "released", "vllm", "0.33.0", sources)
@@ -301,6 +314,11 @@ def test_values_that_a_build_changed_are_seen(monkeypatch: pytest.MonkeyPatch, t
     install(tmp_path / "tuned", "vllm", "0.33.0", tuned)
     monkeypatch.syspath_prepend(tmp_path / "tuned")
     with pytest.raises(MegatuneError, match=r"oproj/prepared\.py has another TWOSHOT"):
+        decode.check_runtime()
+    older = sources | {f"{package}/common/policy.py": READS.replace("last + 1", "last")}
+    install(tmp_path / "older", "vllm", "0.33.0", older)
+    monkeypatch.syspath_prepend(tmp_path / "older")
+    with pytest.raises(MegatuneError, match=r"policy\.py has a batch_table that reads '1:1' as {}"):
         decode.check_runtime()
 
 
@@ -350,7 +368,7 @@ def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(MegatuneError, match="cannot write to .*: Input/output error"):
+    with pytest.raises(MegatuneError, match=r"cannot write to .*: Input/output error"):
         write({"a": "two\n", "b": b"new", "c": ""}, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "one\n"}
 

@@ -49,6 +49,13 @@ class Exporter(ABC):
         """
         return False
 
+    def needs(self, plan: Plan) -> Names:
+        """What the files of this plan rest on in the runtime's source.
+
+        :raises MegatuneError: when the plan cannot be expressed.
+        """
+        return self.relies_on
+
     @abstractmethod
     def files(self, plan: Plan) -> Mapping[str, str | bytes]:
         """Text, or bytes, by file name, valid and complete.

@@ -60,6 +60,10 @@ def spell(table: Mapping[int, Value]) -> str:
     return text
 
 
+SAMPLES = ("", "1:1", "9-64:1", "1-8:96,4:0", "2-3:96.100,7:-1", "16-32:3.16.3.2.1,64:on", "1-64:1,9-16:0")
+"""Every kind of item, and later ones that win: what the runtime has to read as it is read here."""
+
+
 def check(text: str, table: Mapping[int, Value]) -> None:
     """Compare what a text says with what it should say, batch by batch.
 

@@ -15,6 +15,7 @@ from megatune_kernels.space import Value
 from megatune_planner.exporters import vllm_table_markdown
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.installed import Fields
 from megatune_planner.exporters.vllm_table_schema import MAX_TOKENS
 from megatune_planner.exporters.vllm_table_schema import MIN_GAIN
 from megatune_planner.exporters.vllm_table_schema import Entry
@@ -64,7 +65,9 @@ class VllmLowLatencyTable(Exporter):
     runtime_version = "0.33.0"
     relies_on = {  # noqa: RUF012  (nothing writes to it)
         "vllm/models/kimi_k3/nvidia/low_latency_gemm.py": dict.fromkeys(TABLES.values(), ANY),
-        "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py": dict.fromkeys(SkinnyGemmConfig.model_fields, ANY),
+        "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py": {
+            "SkinnyGemmConfig": Fields(tuple(SkinnyGemmConfig.model_fields))
+        },
     }
 
     def expresses(self, workload: Workload, config: Config) -> bool:

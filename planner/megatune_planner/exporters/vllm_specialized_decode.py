@@ -26,6 +26,7 @@ from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.batch_table import MAX_BATCH
 from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.installed import Computes
 from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import FULL_FANOUT
 from megatune_planner.exporters.reduction import TWO_STAGE
@@ -107,7 +108,9 @@ class VllmSpecializedDecode(Exporter):
             f"{each.module.replace('.', '/')}.py": {"TWOSHOT": dict(each.shipped), "twoshot_batches": ANY}
             for each in DICTS.values()
         },
-        f"{PACKAGE.replace('.', '/')}/common/policy.py": {"batch_table": ANY},
+        f"{PACKAGE.replace('.', '/')}/common/policy.py": {
+            "batch_table": Computes(tuple((text, batch_table.parse(text)) for text in batch_table.SAMPLES))
+        },
     }
 
     def files(self, plan: Plan) -> dict[str, str]:

@@ -1,0 +1,142 @@
+"""The plan in one process of the engine: its document, whether it holds here, and how a group of tables changes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from . import serving
+from .tables import KINDS
+from .tables import Differs
+from .tables import Table
+
+CONFIG_KEY = "megatune_plan"
+"""In vLLM's ``--additional-config``: the digest of the plan that is meant to serve."""
+
+STATUS_FOLDER = "MEGATUNE_PLAN_STATUS"
+"""Environment variable: a folder for what ``status`` answers, a file a process."""
+
+# A child of vLLM's own logger, so that it is printed as vLLM's lines are.
+logger = logging.getLogger("vllm.megatune_plan")
+
+
+class Overlay:
+    """What the wheel holds, and what has become of it in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        """:raises OSError, ValueError, KeyError: when the wheel was not written whole."""
+        self.document: dict[str, Any] = json.loads((folder / "overlay.json").read_text(encoding="utf-8"))
+        self.plan = folder / "plan.json"
+        self.digest: str = self.document["plan"]["digest"]
+        self.tables: list[Table] = [KINDS[entry["kind"]](entry) for entry in self.document["tables"]]
+        self.outcome: dict[str, str] = {}
+        """By group, what was changed, or why nothing was."""
+        self.counts: Counter[str] = Counter()
+        """Lookups that the plan decided (``hit …``), and those that it says nothing of (``miss …``)."""
+
+    def say(self, what: str, *, warning: bool = False) -> None:
+        logger.log(logging.WARNING if warning else logging.INFO, "megatune plan %s: %s", self.digest, what)
+
+    def count(self, known: str, what: str) -> None:
+        """Count a lookup. Never raises: it is on the engine's way."""
+        line = f"{known} {what}"
+        new = line not in self.counts
+        self.counts[line] += 1
+        folder = os.environ.get(STATUS_FOLDER)
+        if new and folder:
+            self._write_status(Path(folder))
+
+    def status(self) -> dict[str, Any]:
+        return {"plan": self.digest, "outcome": dict(self.outcome), "counts": dict(self.counts)}
+
+    def _write_status(self, folder: Path) -> None:
+        try:
+            (folder / f"{self.digest}-{os.getpid()}.json").write_text(json.dumps(self.status()), encoding="utf-8")
+        except OSError as error:
+            os.environ.pop(STATUS_FOLDER)
+            self.say(f"no status is written: {error}", warning=True)
+
+    def reader(self, links: str) -> Any:
+        """The plan's own reader, which has compared the gate with what serves here.
+
+        :param links: how the ranks reach one another.
+        :raises Differs: when the plan does not hold here.
+        :raises Exception: whatever keeps the engine from telling what serves, or the reader from reading.
+        """
+        config = serving.current_config()
+        asked = serving.additional_config(config).get(CONFIG_KEY)
+        if asked is not None and asked != self.digest:
+            raise Differs(f"--additional-config asks for the plan {asked}")
+        reader = import_module(f"{__package__}.reader").load(
+            self.plan, target=serving.target(links), deployment=serving.deployment(config)
+        )
+        if reader.digest != self.digest:
+            raise Differs(f"the wheel holds tables of {self.digest} and the plan {reader.digest}: export it again")
+        if reader.reason:
+            raise Differs(reader.reason)
+        return reader
+
+
+class Group:
+    """Tables that change as a whole or not at all, when the first function that reads them is called."""
+
+    name: str
+    links = "none"
+    """How the ranks reach one another that the group's tables are about."""
+
+    def __init__(self, overlay: Overlay, tables: Sequence[Table]) -> None:
+        self.overlay = overlay
+        self.tables = tables
+        self.applied = False
+
+    @property
+    def settled(self) -> bool:
+        return self.name in self.overlay.outcome
+
+    def refuse(self, why: object) -> None:
+        reason = str(why) if isinstance(why, Differs) else f"{type(why).__name__}: {why}"
+        self._settle(f"changed nothing: {reason}", warning=True)
+
+    def _settle(self, outcome: str, *, warning: bool = False) -> None:
+        self.overlay.outcome[self.name] = outcome
+        self.overlay.say(f"{self.name}: {outcome}", warning=warning)
+
+    def apply(self, agree: Callable[[str], str] = lambda found: found) -> None:
+        """Change every table, or put all of them back and say why. Never raises.
+
+        :param agree: is told what was found here, empty where all is well, and answers what holds for all ranks.
+        """
+        if self.settled:
+            return
+        changed, found = [], ""
+        try:
+            reader = self.overlay.reader(self.links)
+            for table in self.tables:
+                table.check(reader)
+            changed = [table.change() for table in self.tables]
+        except Exception as error:  # noqa: BLE001  (nothing of ours may stop the engine)
+            found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
+        try:
+            found = agree(found)
+        except Exception as error:  # noqa: BLE001
+            found = f"the ranks cannot be asked: {error}"
+        if found:
+            self._restore()
+            self.refuse(Differs(found))
+        else:
+            self.applied = True
+            self._settle("; ".join(changed) or "no table, only steps that are stock")
+
+    def _restore(self) -> None:
+        for table in self.tables:
+            try:
+                table.restore()
+            except Exception as error:  # noqa: BLE001
+                self.overlay.say(f"{table.place} cannot be put back: {error}", warning=True)
