@@ -35,15 +35,15 @@ class Buffers(Protocol):
 
 
 @dataclass(frozen=True)
-class Slice:
-    """A piece of what has to be cold, and the launch that reads it."""
+class Windows:
+    """Launches of one part that together read everything that has to be cold, each another piece of it."""
 
-    part: str
-    """Whose kernel reads it."""
     workload: Workload
-    """As which that kernel is launched."""
-    pointers: tuple[int, ...]
-    """Device addresses in the order of that entry's parameters."""
+    """As which the part's kernel is launched."""
+    bytes: int
+    """That each launch reads."""
+    pointers: tuple[tuple[int, ...], ...]
+    """Device addresses of each launch in the order of the entry's parameters."""
 
 
 class ChainBuffers(Buffers, Protocol):
@@ -53,8 +53,12 @@ class ChainBuffers(Buffers, Protocol):
         """Device addresses in the order of the parameters of that part's entry."""
         ...
 
-    def slices(self, most_bytes: int) -> list[Slice]:
-        """What has to be cold, all copies of it, in pieces of at most so many bytes."""
+    def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:
+        """All that has to be cold, of every part and copy, in pieces for this part, whole ones or of at most so many
+        bytes.
+
+        Results are of no use, but written where the part writes its own. None for a part that reads nothing of it.
+        """
         ...
 
 

@@ -21,7 +21,7 @@ from megatune_kernels.audit import ptx_statements
 from megatune_kernels.audit import split_operands
 
 Thread = Generator[str, None, None]
-Kernel = Callable[["Memory", Sequence[int], int, int], Thread]
+Kernel = Callable[..., Thread]
 UNSET = 0xDEADBEEF
 
 
@@ -100,10 +100,13 @@ FUNCTIONS = {
 
 
 def kernel_of(ptx: str) -> Kernel:
-    """The kernel of a PTX text, as ``kernel(memory, parameters, thread, block)``."""
+    """The kernel of a PTX text, as ``kernel(memory, parameters, thread, block, blocks)``.
+
+    A timer is the memory's ``time``, and what is prefetched its ``prefetch``.
+    """
     statements, labels = ptx_statements(ptx)
     starts = sorted({0, *labels.values()})
-    lines = ["def kernel(memory, parameters, thread, block):"]
+    lines = ["def kernel(memory, parameters, thread, block, blocks=1):"]
     registers = sorted({_name(r) for s in statements for r in re.findall(r"%?[\w$]+@\d+|%\w+", s) if "." not in r})
     lines += [f"    {' = '.join(registers)} = {UNSET}"]
     lines += ["    at = 0", "    while True:"]
@@ -128,6 +131,10 @@ def _value(operand: str) -> str:
         return "thread"
     if operand == "%ctaid.x":
         return "block"
+    if operand == "%nctaid.x":
+        return "blocks"
+    if operand == "%globaltimer":
+        return "memory.time()"
     if re.fullmatch(r"-?\d+|0[xX][0-9a-fA-F]+U?", operand):
         return operand.rstrip("U")
     return _name(operand)
@@ -167,6 +174,12 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
         index = re.search(r"param_(\d+)\]", args[1])
         assert index
         return [f"{_name(args[0])} = parameters[{index[1]}]"]
+    if opcode == "cp.async.bulk.prefetch.L2.global":
+        return [f"memory.prefetch({_address(args[0])}, {_value(args[1])})"]
+    if kind == "ld" and modifiers[-1] == "b64":
+        wanted = [_name(part) for part in _vector(args[0])]
+        lines = [f"words = memory.load({_address(args[1])}, {2 * len(wanted)})"]
+        return lines + [f"{name} = words[{2 * i}] | words[{2 * i + 1}] << 32" for i, name in enumerate(wanted)]
     if kind == "ld":
         wanted = [_name(part) for part in _vector(args[0])]
         return [f"{', '.join(wanted)}, = memory.load({_address(args[1])}, {len(wanted)})"]
@@ -195,8 +208,10 @@ def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]
         return f"{sources[0]} & {mask}"
     if kind in SIMPLE:
         return f"({SIMPLE[kind].format(*sources)}) & {mask}"
-    if kind == "min":
-        return f"min({typed(sources[0])}, {typed(sources[1])}) & {mask}"
+    if kind in ("min", "max"):
+        return f"{kind}({typed(sources[0])}, {typed(sources[1])}) & {mask}"
+    if kind == "div" and type_[0] == "u":
+        return f"{typed(sources[0])} // {typed(sources[1])}"
     if kind == "mul" and modifiers[0] == "wide":
         return f"({typed(sources[0])} * {typed(sources[1])}) & {(1 << 2 * bits) - 1}"
     if kind == "mul" and modifiers[0] == "hi":

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from megatune_kernels.buffers import Slice
+from megatune_kernels.buffers import Windows
 from megatune_kernels.operator import Workload
 from megatune_kernels.prefetch.chain import BF16_BYTES
 from megatune_kernels.prefetch.chain import Consumer
 from megatune_kernels.prefetch.chain import chain_of
 from megatune_kernels.prefetch.ranges import check_ranges
 from megatune_kernels.projection.buffers import ProjectionBuffers
-
-ROWS = 16
-"""Slices are whole tiles of rows, where there are so many."""
 
 
 class ChainBuffers:
@@ -49,19 +46,21 @@ class ChainBuffers:
             return self._operands[part].pointers(copy)
         return self.pointers(copy) if part == "prefetch" else ()
 
-    def slices(self, most_bytes: int) -> list[Slice]:
-        found = []
-        for copy in range(self.copies):
-            for consumer in self._consumers:
-                pieces = -(-consumer.weight_bytes // most_bytes)
-                rows = consumer.n // pieces
-                rows = rows // ROWS * ROWS or rows
-                x, w, y = self._operands[consumer.name].pointers(copy)
-                workload = Workload.of("projection", {"n": rows, "k": consumer.k}, self._tokens)
-                for piece in range(consumer.n // rows):
-                    start = w + piece * rows * consumer.k * BF16_BYTES
-                    found.append(Slice(consumer.name, workload, (x, start, y)))
-        return found
+    def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:
+        if part not in self._operands:
+            return None
+        mine = next(consumer for consumer in self._consumers if consumer.name == part)
+        rows = mine.n if most_bytes is None else min(mine.n, max(1, most_bytes // (BF16_BYTES * mine.k)))
+        size = BF16_BYTES * rows * mine.k
+        x, _, y = self._operands[part].pointers(0)
+        # Weights of one consumer are contiguous over its copies, and any of them will do for this one.
+        places = [
+            self._weights(consumer, 0) + start
+            for consumer in self._consumers
+            for start in range(0, self.copies * consumer.weight_bytes - size + 1, size)
+        ]
+        workload = Workload.of("projection", {"n": rows, "k": mine.k}, self._tokens)
+        return Windows(workload, size, tuple((x, place, y) for place in places))
 
     def refresh(self) -> None:
         for operands in self._operands.values():

@@ -8,7 +8,6 @@ from megatune_kernels.prefetch.chain import Chain
 from megatune_kernels.prefetch.chain import chain_of
 from megatune_kernels.prefetch.consumers import COLD
 from megatune_kernels.prefetch.consumers import kinds
-from megatune_kernels.prefetch.ranges import ALIGNMENT
 from megatune_kernels.prefetch.ranges import KIB
 from megatune_kernels.prefetch.ranges import MIB
 from megatune_kernels.space import Constraint
@@ -26,7 +25,7 @@ BUS_BYTES_A_NS = 3000
 
 
 def whole_mib(chain: Chain) -> int:
-    """The depth that covers all weights; the last MiB may reach beyond them."""
+    """The depth that covers all weights; its last MiB may reach beyond them."""
     return -(-chain.weight_bytes // MIB)
 
 
@@ -68,15 +67,13 @@ def _plain() -> VariantSpace:
 
 
 def _prefetch(chain: Chain, tokens: int, l2_bytes: int) -> VariantSpace:
-    depths = tuple(sorted({*DEPTHS_MIB, whole_mib(chain)}))
+    # Beyond the weights there is nothing to ask for.
+    depths = (*(each for each in DEPTHS_MIB if each < whole_mib(chain)), whole_mib(chain))
     reach = min(chain.idle_ns * BUS_BYTES_A_NS, chain.weight_bytes, l2_bytes // 2) // MIB
     consumers = kinds(chain)
 
-    def depth(params: Params) -> int:
-        return int(params["depth_mib"]) * MIB
-
-    def chunk(params: Params) -> int:
-        return int(params["chunk_kib"]) * KIB
+    def asked(params: Params) -> int:
+        return min(int(params["depth_mib"]) * MIB, chain.weight_bytes)
 
     return VariantSpace(
         PREFETCH,
@@ -102,24 +99,14 @@ def _prefetch(chain: Chain, tokens: int, l2_bytes: int) -> VariantSpace:
         ),
         (
             Constraint(
-                "weights",
-                "there is nothing to ask for beyond the consumers' weights",
-                lambda p: int(p["depth_mib"]) <= whole_mib(chain),
-            ),
-            Constraint(
                 "L2",
                 "what was asked for must stay in the L2 beside the consumers' own activations until it is read",
-                lambda p: min(depth(p), chain.weight_bytes) + chain.traffic_bytes(tokens) <= l2_bytes,
+                lambda p: asked(p) + chain.traffic_bytes(tokens) <= l2_bytes,
             ),
             Constraint(
                 "blocks",
                 "every block needs a request: one without only takes its place on an SM",
-                lambda p: int(p["grid"]) * chunk(p) <= min(depth(p), chain.weight_bytes),
-            ),
-            Constraint(
-                "alignment",
-                f"bulk requests begin at, and are, multiples of {ALIGNMENT} bytes",
-                lambda p: chunk(p) % ALIGNMENT == 0 and chain.weight_bytes % ALIGNMENT == 0,
+                lambda p: int(p["grid"]) * int(p["chunk_kib"]) * KIB <= asked(p),
             ),
         ),
     )
