@@ -61,6 +61,7 @@ NAMES = "1 to 100 letters, digits, dots, dashes and underscores that begin with 
 EMULATED_WORLDS = range(2, 9)
 """Beyond, the share of a GPU that a rank has is too small for most configs."""
 Positive = Annotated[StrictInt, Field(gt=0)]
+NotNegative = Annotated[StrictInt, Field(ge=0)]
 Values = Annotated[tuple[StrictBool | StrictInt | StrictStr, ...], Field(min_length=1)]
 
 
@@ -82,10 +83,10 @@ class ModelTable(_Table):
 
 
 class Shape(BaseModel):
-    """An explicit shape: every further key is a dim of the operator, in elements."""
+    """An explicit shape: every further key is a dim of the operator, in elements, or what that says."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
-    __pydantic_extra__: dict[str, Positive] = Field(init=False)
+    __pydantic_extra__: dict[str, NotNegative] = Field(init=False)
 
     operator: str
     dtype: str = "bf16"

@@ -20,11 +20,15 @@ def load(artifact: Artifact, shape: Launch, device_id: int) -> tuple[Any, Launch
     :raises RuntimeError: in the driver's words, when it refuses.
     """
     kernel = ObjectCode.from_cubin(artifact.cubin).get_kernel(artifact.entry)
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    attributes = driver.CUfunction_attribute
+    wanted = {attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: shape.shared_bytes}
+    if shape.carveout is not None:
+        wanted[attributes.CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT] = shape.carveout
     handle = driver.CUkernel(int(kernel.handle))
-    (error,) = driver.cuKernelSetAttribute(attribute, shape.shared_bytes, handle, driver.CUdevice(device_id))
-    if error != driver.CUresult.CUDA_SUCCESS:
-        raise RuntimeError(f"{error.name}: {shape.shared_bytes} bytes of shared memory")
+    for attribute, value in wanted.items():
+        (error,) = driver.cuKernelSetAttribute(attribute, value, handle, driver.CUdevice(device_id))
+        if error != driver.CUresult.CUDA_SUCCESS:
+            raise RuntimeError(f"{error.name}: {attribute.name} {value}")
     # cuda.core counts a grid in clusters where there are some.
     clustered = shape.cluster != (1, 1, 1)
     return kernel, LaunchConfig(

@@ -11,13 +11,17 @@ import ctypes
 import math
 import os
 import random
+import statistics
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any
+from typing import cast
 
 import torch
 from cuda.core import EventOptions
@@ -25,12 +29,15 @@ from cuda.core import launch
 
 from megatune_db.records import Status
 from megatune_kernels.buffers import Buffers
+from megatune_kernels.buffers import ChainBuffers
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
 from megatune_tuner.workers.failures import failed
+from megatune_tuner.workers.gpu_chain import Alone
+from megatune_tuner.workers.gpu_chain import Chain
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
 from megatune_tuner.workers.gpu_launch import load
@@ -39,6 +46,7 @@ from megatune_tuner.workers.gpu_messages import Outcome
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
 from megatune_tuner.workers.sampling import ASSUMED_LAUNCH_US
 from megatune_tuner.workers.sampling import FINAL_ROUNDS
+from megatune_tuner.workers.sampling import FIRST_SAMPLES
 from megatune_tuner.workers.sampling import HEAT_S
 from megatune_tuner.workers.sampling import MOST_LAUNCHES
 from megatune_tuner.workers.sampling import MOST_SAMPLES
@@ -54,6 +62,8 @@ from megatune_tuner.workers.sampling import another_process
 
 FLUSH_L2 = 2.2
 """Operands rotate over this many times the L2: twice, and a margin for what a launch leaves behind."""
+LEAST_PROBE_BYTES = 4 << 20
+"""Reading less, cold and hot differ by less than what a launch takes."""
 MOST_COPIES = 1 << 14
 """Sets of operands beyond which making them, and launching once over each, takes longer than measuring."""
 
@@ -70,6 +80,8 @@ class _Ready:
     close: Callable[[], None]
     code: Callable[[Any, int], None]
     """What enqueues a launch. Held, because the code that a graph launches is unloaded with it."""
+    chain: Chain | None = None
+    """Of a config of several kernels."""
 
 
 class Bench:
@@ -78,10 +90,14 @@ class Bench:
     def __init__(self, index: int) -> None:
         self.device = GpuDevice(index)
         self._stream = self.device.device.create_stream()
+        self._beside: list[Any] = []
+        """Streams of chains beside the first one."""
         torch.cuda.set_stream(torch.cuda.ExternalStream(int(self._stream.handle)))
         options = EventOptions(timing_enabled=True)
         self._events = [self.device.device.create_event(options) for _ in range(2 * MOST_SAMPLES)]
         self._held: tuple[tuple[Workload, int], Buffers] | None = None
+        self._alone_us: dict[Hashable, float] = {}
+        """Of what is held, how long launches of single parts take."""
         self._last_busy = -math.inf
         self._next_watch = -math.inf
 
@@ -109,7 +125,9 @@ class Bench:
                 if samples.are_enough or time.monotonic() > deadline:
                     break
             self._verify(ready, after=True)
-            return samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
+            parts_us = self._parts_us(ready)
+            found = samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
+            return replace(found, parts_us=parts_us)
         except Exception as error:  # noqa: BLE001 - whatever a config does to the device is its result
             return self._failed(error, started)
         finally:
@@ -148,8 +166,10 @@ class Bench:
             for i in alive:
                 try:
                     self._verify(ready[i], after=True)
+                    parts_us = self._parts_us(ready[i])
                     seconds = time.monotonic() - started
-                    outcomes[i] = samples[i].outcome(flush_bytes=ready[i].flush_bytes, measure_s=seconds)
+                    found = samples[i].outcome(flush_bytes=ready[i].flush_bytes, measure_s=seconds)
+                    outcomes[i] = replace(found, parts_us=parts_us)
                 except Exception as error:  # noqa: BLE001 - as in search
                     outcomes[i] = self._failed(error, started)
             return [outcomes[i] for i in range(len(jobs))]
@@ -164,7 +184,12 @@ class Bench:
         guess_us = ASSUMED_LAUNCH_US + cost.memory_bytes / ASSUMED_BYTES_A_US
         launches = min(MOST_LAUNCHES, max(buffers.copies, math.ceil(SAMPLE_US / guess_us)))
         launches = -(-launches // buffers.copies) * buffers.copies
-        enqueue = self._baseline(job, buffers) if job.artifact is None else self._kernel(job, buffers)
+        chain = self._chain(job, buffers) if job.parts else None
+        enqueue: Callable[[Any, int], None]
+        if chain is not None:
+            enqueue = chain.enqueue
+        else:
+            enqueue = self._baseline(job, buffers) if job.artifact is None else self._kernel(job, buffers)
 
         def run(stream: Any) -> None:
             for i in range(launches):
@@ -172,9 +197,9 @@ class Bench:
 
         flush = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
         if not job.graph:
-            return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None, enqueue)
+            return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None, enqueue, chain)
         graph = capture(self._stream, run)
-        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close, enqueue)
+        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close, enqueue, chain)
 
     def _buffers(self, job: Job) -> Buffers:
         tuned = operator(job.workload.operator)
@@ -188,6 +213,7 @@ class Bench:
         key = (job.workload, copies)
         if self._held is None or self._held[0] != key:
             self._held = None
+            self._alone_us.clear()
             torch.cuda.empty_cache()
             self._held = (key, tuned.inputs(job.workload, copies, SEED))
         return self._held[1]
@@ -203,6 +229,53 @@ class Bench:
             launch(stream, config, kernel, *arguments[copy])
 
         return enqueue
+
+    def _chain(self, job: Job, buffers: Buffers) -> Chain:
+        parts = operator(job.workload.operator).parts(job.workload, job.config)
+        while len(self._beside) < max(part.stream for part in parts):
+            self._beside.append(self.device.device.create_stream())
+        return Chain(
+            parts,
+            job.parts,
+            cast(ChainBuffers, buffers),
+            [self._stream, *self._beside],
+            self.device.device.create_event,
+            self.device.device.device_id,
+        )
+
+    def _parts_us(self, ready: _Ready) -> tuple[tuple[str, float], ...]:
+        """Of a chain, the time of each part alone by name, and of the probe.
+
+        :raises Infeasible: when the probe finds that operands are not cold.
+        """
+        if ready.chain is None:
+            return ()
+        _phase("time parts", ready.job)
+        found = {alone.name: self._alone(alone, ready.job) for alone in ready.chain.alone(self.device.l2_bytes)}
+        probe = ready.chain.probe(self.device.l2_bytes)
+        if probe is not None:
+            cold, hot = self._alone(probe.cold, ready.job), self._alone(probe.hot, ready.job)
+            if cold <= hot and probe.bytes >= LEAST_PROBE_BYTES:
+                raise Infeasible(
+                    f"operands are not cold: {probe.bytes} bytes take {cold:.2f} us in turns over all copies, and "
+                    f"{hot:.2f} us when they are read again at once"
+                )
+            found |= {probe.cold.name: cold, probe.hot.name: hot}
+        return tuple(sorted(found.items()))
+
+    def _alone(self, alone: Alone, job: Job) -> float:
+        """Median time of a launch in µs; what was timed over the same operands before is not timed again."""
+        if alone.key not in self._alone_us:
+            graph = capture(self._stream, lambda _: alone.enqueue()) if job.graph else None
+            try:
+                replay = alone.enqueue if graph is None else partial(graph.launch, self._stream)
+                self._heat(replay)
+                times = self._undisturbed(replay, FIRST_SAMPLES)
+            finally:
+                if graph is not None:
+                    graph.close()
+            self._alone_us[alone.key] = statistics.median(times) / alone.launches
+        return self._alone_us[alone.key]
 
     def _baseline(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
         tuned = operator(job.workload.operator)
