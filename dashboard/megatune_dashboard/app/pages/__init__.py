@@ -7,6 +7,8 @@ from typing import cast
 
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.pages import campaigns
+from megatune_dashboard.app.pages import exports
+from megatune_dashboard.app.pages import plan_review
 
 
 class PageModule(Protocol):
@@ -23,4 +25,4 @@ class PageModule(Protocol):
         """Show it."""
 
 
-PAGES = tuple(cast(PageModule, module) for module in (campaigns,))
+PAGES = tuple(cast(PageModule, module) for module in (campaigns, plan_review, exports))
