@@ -9,13 +9,14 @@ from pathlib import Path
 from moe_examples import example_moe_plan
 from plan_examples import example_plan
 from reduction_examples import example_reduction_plan
+from sp_examples import example_collectives_plan
 
 from megatune_planner.exporters.base import exporters
-from megatune_planner.exporters.flashinfer_oneshot import LOADER_FILE
+from megatune_planner.exporters.flashinfer_routes import LOADER_FILE
 from megatune_planner.exporters.json_plan import READER_FILE
 from megatune_planner.plan import Plan
 
-OF_REDUCTIONS = ("flashinfer-oneshot", "sglang-oneshot", "vllm-allreduce", "vllm-specialized-decode")
+OF_REDUCTIONS = ("flashinfer", "sglang", "vllm-allreduce", "vllm-specialized-decode")
 OF_EXPERTS = ("sglang-moe-table", "vllm-moe-table")
 COPIES = (READER_FILE, LOADER_FILE)
 """Files that are sources of ours, word for word."""
@@ -25,6 +26,7 @@ def plans_by_exporter(directory: Path) -> dict[str, Plan]:
     """For each exporter a plan of what it expresses."""
     plan, reductions, experts = example_plan(directory), example_reduction_plan(directory), example_moe_plan(directory)
     others = dict.fromkeys(OF_REDUCTIONS, reductions) | dict.fromkeys(OF_EXPERTS, experts)
+    others["sglang"] = example_collectives_plan(directory)
     return {name: others.get(name, plan) for name in exporters()}
 
 
@@ -35,8 +37,9 @@ def example_exports(directory: Path) -> dict[str, str]:
         for file, content in exporters()[name].files(plan).items():
             if isinstance(content, bytes):
                 with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-                    (overlay,) = (path for path in wheel.namelist() if path.endswith("/overlay.json"))
-                    found[f"{name}/overlay.json"] = wheel.read(overlay).decode()
+                    for path in wheel.namelist():
+                        if path.endswith("/overlay.json"):
+                            found[f"{name}/overlay.json"] = wheel.read(path).decode()
             elif file not in COPIES:
                 found[f"{name}/{file}"] = content
     return found

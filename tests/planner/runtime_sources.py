@@ -1,62 +1,67 @@
-"""Functions of the runtimes' released wheels, run without torch, a GPU and the rest of their packages.
+"""Sources of the runtimes' released wheels, run without torch, a GPU and the rest of their packages.
 
-A wheel is found where it is installed, or unpacked or packed in the folder that ``MEGATUNE_RUNTIME_WHEELS`` names. Its
-functions are compiled from the wheel's own source, with stand-ins for what they ask of the machine and nothing else.
+What runs is the release's own, with stand-ins for what it asks of the machine and nothing else.
 """
 
 from __future__ import annotations
 
 import ast
-import os
-import zipfile
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import distribution
-from pathlib import Path
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-FOLDER_VARIABLE = "MEGATUNE_RUNTIME_WHEELS"
+from megatune_planner.exporters.source import Runtime
+from tests.contract.runtime_wheels import wheel
 
 
 def source(runtime: str, version: str, path: str) -> str:
-    """Text of a file of that release; the test is skipped, and fails in CI, where there is none."""
-    try:
-        found = distribution(runtime)
-        if found.version.split("+")[0] == version:
-            return Path(str(found.locate_file(path))).read_text(encoding="utf-8")
-    except PackageNotFoundError:
-        pass
-    folder = os.environ.get(FOLDER_VARIABLE)
-    for wheel in sorted(Path(folder).glob(f"{runtime.replace('-', '_')}-{version}-*.whl")) if folder else ():
-        with zipfile.ZipFile(wheel) as archive:
-            return archive.read(path).decode()
-    reason = f"no wheel of {runtime} {version}: set {FOLDER_VARIABLE} to a folder that has it (pip download --no-deps)"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    """Text of a file of that release. Without its wheel the test is skipped, and fails in CI."""
+    text = Runtime(runtime, version, wheel(runtime.replace("-", "_"))).read(path)
+    assert text is not None, f"{runtime} {version} has no {path}"
+    return text
 
 
-def functions(text: str, names: set[str], **stand_ins: Any) -> dict[str, Any]:
-    """The functions and classes of these names, without their decorators, in a namespace with the stand-ins."""
-    tree = ast.parse(text)
-    wanted: list[ast.stmt] = [node for node in tree.body if _wanted(node, names)]
-    found = {node.name for node in wanted if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    assert found == names, f"the wheel lacks {names - found}"
+@contextmanager
+def stand_ins(**modules: Any) -> Iterator[None]:
+    """Modules with these attributes, and the packages that they are in, for whatever imports them meanwhile."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, attributes in modules.items():
+            parts = name.split(".")
+            for end in range(1, len(parts) + 1):
+                package = ".".join(parts[:end])
+                if package not in modules or package == name:
+                    module = ModuleType(package)
+                    module.__path__ = []
+                    module.__dict__.update(attributes if package == name else {})
+                    patch.setitem(sys.modules, package, module)
+        yield
+
+
+def run(text: str, name: str, **modules: Any) -> ModuleType:
+    """A whole module of a release, run by its full name with stand-ins for what it imports."""
+    module = ModuleType(name)
+    with stand_ins(**modules), pytest.MonkeyPatch.context() as patch:
+        # Where dataclasses look for what annotations name.
+        patch.setitem(sys.modules, name, module)
+        module.__package__ = name.rpartition(".")[0]
+        exec(compile(text, f"<{name}>", "exec"), module.__dict__)
+    return module
+
+
+def functions(text: str, names: set[str], **others: Any) -> dict[str, Any]:
+    """The functions and classes of these names, without their decorators, in a namespace with the others."""
+    definitions = [node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    wanted = [node for node in definitions if node.name in names]
+    assert {node.name for node in wanted} == names, f"the release lacks {names - {node.name for node in wanted}}"
     for node in wanted:
-        if isinstance(node, ast.FunctionDef):
-            # Caches would keep what a stand-in of another test said.
-            node.decorator_list = []
-    module = ast.Module([_future(), *wanted], type_ignores=[])
-    namespace: dict[str, Any] = {"__name__": "of_a_wheel", **stand_ins}
-    exec(compile(module, "wheel", "exec"), namespace)
+        # A cache would keep what a stand-in of another test said.
+        node.decorator_list = []
+    # Annotations stay text: what they name is not there.
+    future = ast.parse("from __future__ import annotations").body
+    namespace: dict[str, Any] = {"__name__": "of_a_release", **others}
+    exec(compile(ast.Module([*future, *wanted], type_ignores=[]), "<release>", "exec"), namespace)
     return namespace
-
-
-def _future() -> ast.stmt:
-    """Annotations stay text: what they name is not there."""
-    return ast.parse("from __future__ import annotations").body[0]
-
-
-def _wanted(node: ast.stmt, names: set[str]) -> bool:
-    return isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names

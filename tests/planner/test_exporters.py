@@ -72,7 +72,7 @@ def test_the_reader_is_exported_as_it_is(plan: Plan) -> None:
 
 def test_exporters_are_found_by_name() -> None:
     assert {"json", VLLM} <= set(exporters())
-    with pytest.raises(MegatuneError, match="unknown exporter 'other'; allowed: flashinfer-oneshot, json, "):
+    with pytest.raises(MegatuneError, match="unknown exporter 'other'; allowed: flashinfer, json, "):
         exporter("other")
 
 

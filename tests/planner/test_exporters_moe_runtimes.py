@@ -7,10 +7,7 @@ import json
 import logging
 import os
 import re
-import sys
 from collections.abc import Callable
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +24,7 @@ from moe_examples import triton
 from moe_examples import won
 from runtime_sources import functions
 from runtime_sources import source
+from runtime_sources import stand_ins
 
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.base import write
@@ -49,7 +47,7 @@ def vllm_lookup(folder: Path, gpu: str) -> dict[str, Any]:
     named = functions(source("vllm", "0.33.0", "vllm/utils/platform_utils.py"), {"get_device_name_as_file_name"}, re=re)
 
     def device_name() -> Any:
-        with imported("vllm.platforms", current_platform=platform):
+        with stand_ins(**{"vllm.platforms": {"current_platform": platform}}):
             return named["get_device_name_as_file_name"]()
 
     return functions(
@@ -88,16 +86,6 @@ def sglang_lookup(folder: Path, gpu: str, version: str = "3.8.0") -> dict[str, A
 
 def ignored(*args: object, **kwargs: object) -> None:
     pass
-
-
-@contextmanager
-def imported(module: str, **names: Any) -> Iterator[None]:
-    """A module with these names and nothing else, for functions that import it where they run."""
-    parts = module.split(".")
-    with pytest.MonkeyPatch.context() as patch:
-        for end in range(1, len(parts) + 1):
-            patch.setitem(sys.modules, ".".join(parts[:end]), SimpleNamespace(**names))
-        yield
 
 
 RUNTIMES: dict[str, Callable[[Path, str], dict[str, Any]]] = {VLLM: vllm_lookup, SGLANG: sglang_lookup}
@@ -160,7 +148,7 @@ def test_the_lookup_finds_what_the_plan_says(tmp_path: Path, name: str, gpu: str
         layer = layer_of(shape)
         stored = layer.width // 2 if layer.dtype == "int4_w4a16" else layer.width
         for tokens in [*range(1, 65), 65, 127, 512, 4096, 10**5]:
-            with imported(PACKAGES[name], get_config=lambda: None):
+            with stand_ins(**{PACKAGES[name]: {"get_config": lambda: None}}):
                 found = lookup(
                     (layer.experts, 2 * layer.width, 4096),
                     (layer.experts, 4096, stored),

@@ -1,4 +1,4 @@
-"""Makes FlashInfer's config of the routes in ``flashinfer_oneshot.json``, for copying beside them.
+"""Makes FlashInfer's config of the routes in ``flashinfer.json``, for copying beside them.
 
 ``create_allreduce_fusion_workspace(backend="mnnvl-cutedsl", apply_rms_norm=False, config=load(), …)``. Where it runs it
 needs FlashInfer and torch, and nothing else.
@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-FILE = Path(__file__).with_name("flashinfer_oneshot.json")
+FILE = Path(__file__).with_name("flashinfer.json")
 FORMAT = "megatune-flashinfer-routes"
 SCHEMA_VERSION = 1
 

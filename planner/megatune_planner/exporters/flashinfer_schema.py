@@ -1,4 +1,4 @@
-"""The file that the exporter ``flashinfer-oneshot`` writes, as a strict schema."""
+"""The file that the exporter ``flashinfer`` writes, as a strict schema."""
 
 from __future__ import annotations
 

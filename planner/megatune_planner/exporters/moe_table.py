@@ -8,7 +8,6 @@ because a table that it finds has no way to say so. So no number of tokens gets 
 from __future__ import annotations
 
 import json
-import re
 from abc import abstractmethod
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -43,8 +42,6 @@ Row = dict[str, int | bool]
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
 """Where what the runtimes run without a table is known: they have other rules for GPUs of less shared memory."""
-
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.()+-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -190,16 +187,6 @@ class MoeTable(Exporter):
             yield "|---:|---|---|---|---|---|"
             yield from map(_line, table.runs)
         yield from left_out(skipped)
-
-
-def device_name(gpu: str) -> str:
-    """The name, if it can be part of a file's.
-
-    :raises MegatuneError: when it cannot.
-    """
-    if not _FILE_NAME.fullmatch(gpu):
-        raise MegatuneError(f"{gpu!r} is no name of a GPU that the name of a file could hold")
-    return gpu
 
 
 def _joined(runs: Iterable[Run]) -> Iterator[Run]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.exporters import file_names
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.moe_schema import Layer
 from megatune_planner.exporters.moe_schema import MoeConfig
 from megatune_planner.exporters.moe_table import MoeTable
 from megatune_planner.exporters.moe_table import Row
-from megatune_planner.exporters.moe_table import device_name
 
 FOLDER_VARIABLE = "SGLANG_MOE_CONFIG_DIR"
 
@@ -63,7 +63,7 @@ class SglangMoeTable(MoeTable):
     def path(self, layer: Layer, gpu: str, triton: str) -> str:
         width = layer.width // 2 if layer.dtype == "int4_w4a16" else layer.width
         dtype = self.dtypes[layer.dtype]
-        parts = [f"E={layer.experts}", f"N={width}", f"device_name={device_name(gpu.replace(' ', '_'))}"]
+        parts = [f"E={layer.experts}", f"N={width}", f"device_name={file_names.device(gpu.replace(' ', '_'))}"]
         parts += [f"dtype={dtype}"] if dtype else []
         parts += [f"block_shape=[{layer.block_n}, {layer.block_k}]"] if layer.block else []
         return f"configs/triton_{triton.replace('.', '_')}/{','.join(parts)}.json"

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.exporters import file_names
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.moe_schema import Layer
 from megatune_planner.exporters.moe_schema import MoeConfig
 from megatune_planner.exporters.moe_table import MoeTable
 from megatune_planner.exporters.moe_table import Row
-from megatune_planner.exporters.moe_table import device_name
 
 FOLDER_VARIABLE = "VLLM_TUNED_CONFIG_FOLDER"
 
@@ -69,7 +69,7 @@ class VllmMoeTable(MoeTable):
             )
 
     def path(self, layer: Layer, gpu: str, triton: str) -> str:
-        device = device_name(re.sub(r"[\s/]+", "_", gpu))
+        device = file_names.device(re.sub(r"[\s/]+", "_", gpu))
         if "H200" in device.split("_"):
             device = "NVIDIA_H200"
         dtype = self.dtypes[layer.dtype]

@@ -16,7 +16,6 @@ from itertools import groupby
 from megatune_db.records import Regime
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.exporters import reduction_markdown
-from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import label
@@ -30,6 +29,7 @@ from megatune_planner.exporters.reduction_schema import Settings
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 
+FILE = "sglang_allreduce"
 VARIABLE = "SGLANG_FORCE_CUSTOM_ALL_REDUCE_V2_PUSH_SIZE_KB"
 KIB = 1024
 MIB = 1024 * KIB
@@ -89,48 +89,47 @@ NOTES = (
 )
 
 
-class SglangOneshot(Exporter):
-    """``sglang_oneshot.json`` and the same to read: one value of the environment variable for each world."""
+RELIES_ON = {
+    "sglang/srt/environ.py": {VARIABLE: ANY},
+    "sglang/srt/distributed/device_communicators/custom_all_reduce_v2.py": {"_FORCE_PUSH_SIZE_KB": ANY},
+    "sglang/srt/distributed/device_communicators/configs/custom_all_reduce_v2.py": {
+        "one_shot_push_threshold": ANY,
+        "_sm90_configs": ANY,
+        "_sm100_configs": ANY,
+    },
+    "sglang/srt/layers/communication/k3_ar_fusion.py": {"_PUSH_MAX_BYTES": ANY},
+}
+"""What the thresholds here rest on in SGLang's source."""
 
-    name = "sglang-oneshot"
-    what = f"the one-shot limit of the all-reduce of SGLang 0.5.23, {VARIABLE}"
-    runtime = "sglang"
-    runtime_version = "0.5.23"
-    relies_on = {  # noqa: RUF012  (nothing writes to it)
-        "sglang/srt/environ.py": {VARIABLE: ANY},
-        "sglang/srt/distributed/device_communicators/custom_all_reduce_v2.py": {"_FORCE_PUSH_SIZE_KB": ANY},
-        "sglang/srt/distributed/device_communicators/configs/custom_all_reduce_v2.py": {
-            "one_shot_push_threshold": ANY,
-            "_sm90_configs": ANY,
-            "_sm100_configs": ANY,
-        },
-        "sglang/srt/layers/communication/k3_ar_fusion.py": {"_PUSH_MAX_BYTES": ANY},
-    }
 
-    def files(self, plan: Plan) -> dict[str, str]:
-        arch = plan.content.target.hardware["arch"]
-        if arch not in SHIPPED:
-            raise MegatuneError(f"SGLang {self.runtime_version} has no thresholds for {arch}")
-        execution = Regime.parse(plan.content.regime).execution
-        found = reductions(plan, self.name)
-        settings, skipped = [], []
-        for world, shapes in groupby(found, key=lambda shape: shape.world):
-            try:
-                settings.append(_setting(world, list(shapes), arch, execution))
-            except MegatuneError as error:
-                skipped.append(f"world {world}: {error}")
-        if not settings:
-            raise MegatuneError(f"{self.name}: no world of the plan can be said: {'; '.join(skipped)}")
-        return reduction_markdown.files(
-            "sglang_oneshot",
-            Settings(
-                runtime=Runtime(name=self.runtime, version=self.runtime_version),
-                plan=PlanSource.of(plan),
-                notes=notes(found, NOTES),
-                settings=tuple(settings),
-                skipped=tuple(skipped),
-            ),
-        )
+def files(plan: Plan, exporter: str, runtime: Runtime) -> dict[str, str]:
+    """``sglang_allreduce.json`` and the same to read: one value of the environment variable for each world.
+
+    :raises MegatuneError: when the plan supports no value.
+    """
+    arch = plan.content.target.hardware["arch"]
+    if arch not in SHIPPED:
+        raise MegatuneError(f"{exporter}: SGLang {runtime.version} has no thresholds for {arch}")
+    execution = Regime.parse(plan.content.regime).execution
+    found = reductions(plan, exporter)
+    settings, skipped = [], []
+    for world, shapes in groupby(found, key=lambda shape: shape.world):
+        try:
+            settings.append(_setting(world, list(shapes), arch, execution))
+        except MegatuneError as error:
+            skipped.append(f"world {world}: {error}")
+    if not settings:
+        raise MegatuneError(f"{exporter}: no world of the plan can be said: {'; '.join(skipped)}")
+    return reduction_markdown.files(
+        FILE,
+        Settings(
+            runtime=runtime,
+            plan=PlanSource.of(plan),
+            notes=notes(found, NOTES),
+            settings=tuple(settings),
+            skipped=tuple(skipped),
+        ),
+    )
 
 
 def serves(nbytes: int, thresholds: Thresholds, forced: int, world: int) -> str:

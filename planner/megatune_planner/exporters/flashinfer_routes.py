@@ -34,8 +34,8 @@ from megatune_planner.exporters.reduction_schema import Runtime
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 
-JSON_FILE = "flashinfer_oneshot.json"
-MARKDOWN_FILE = "flashinfer_oneshot.md"
+JSON_FILE = "flashinfer.json"
+MARKDOWN_FILE = "flashinfer.md"
 LOADER_FILE = "megatune_flashinfer.py"
 
 CAPABILITIES = {"sm_100a": (10, 0), "sm_103a": (10, 3)}
@@ -82,11 +82,11 @@ def _presets(tp: int, hidden: int, top_k: int) -> dict[str, tuple[str, str, str]
 _NAMES = [name for key in SHIPPED for names in _presets(*key).values() for name in names]
 
 
-class FlashinferOneshot(Exporter):
-    """``flashinfer_oneshot.json``, the same to read, and a loader that makes FlashInfer's config of it."""
+class Flashinfer(Exporter):
+    """``flashinfer.json``, the same to read, and a loader that makes FlashInfer's config of it."""
 
-    name = "flashinfer-oneshot"
-    what = "routes of the MNNVL all-reduce of FlashInfer 0.7.4, MRangeDispatch, without the fused norm"
+    name = "flashinfer"
+    what = "a profile of the MNNVL all-reduce of FlashInfer 0.7.4: routes by tokens, without the fused norm"
     runtime = "flashinfer-python"
     runtime_version = "0.7.4"
     relies_on = {  # noqa: RUF012  (nothing writes to it)

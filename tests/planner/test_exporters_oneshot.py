@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import json
-import sys
 from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError
-from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,25 +20,28 @@ from reduction_examples import on
 from reduction_examples import plan_of
 from reduction_examples import reduction_cases
 from reduction_examples import wins
+from runtime_sources import run
+from runtime_sources import source
+from runtime_sources import stand_ins
 
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.exporters.base import exporter
-from megatune_planner.exporters.flashinfer_oneshot import LOADER_FILE
-from megatune_planner.exporters.flashinfer_oneshot import SHIPPED as FLASHINFER
+from megatune_planner.exporters.flashinfer_routes import LOADER_FILE
+from megatune_planner.exporters.flashinfer_routes import SHIPPED as FLASHINFER
 from megatune_planner.exporters.flashinfer_schema import Profiles
 from megatune_planner.exporters.reduction_schema import Setting
 from megatune_planner.exporters.reduction_schema import Settings
-from megatune_planner.exporters.sglang_oneshot import SHIPPED
-from megatune_planner.exporters.sglang_oneshot import VARIABLE
-from megatune_planner.exporters.sglang_oneshot import serves
+from megatune_planner.exporters.sglang_allreduce import SHIPPED
+from megatune_planner.exporters.sglang_allreduce import VARIABLE
+from megatune_planner.exporters.sglang_allreduce import serves
 
-SGLANG = "sglang-oneshot"
-ROUTES = "flashinfer-oneshot"
+SGLANG = "sglang"
+ROUTES = "flashinfer"
 
 
 def sglang(directory: Path, cases: Iterable[object], arch: str = "sm_100a") -> Settings:
     plan = plan_of(directory, cases, on(arch))  # type: ignore[arg-type]
-    return Settings.model_validate_json(exporter(SGLANG).files(plan)["sglang_oneshot.json"])
+    return Settings.model_validate_json(exporter(SGLANG).files(plan)["sglang_allreduce.json"])
 
 
 def sglang_setting(directory: Path, cases: Iterable[object], arch: str = "sm_100a") -> Setting:
@@ -50,7 +51,7 @@ def sglang_setting(directory: Path, cases: Iterable[object], arch: str = "sm_100
 
 def flashinfer(directory: Path, cases: Iterable[object], arch: str = "sm_103a") -> Profiles:
     plan = plan_of(directory, cases, on(arch))  # type: ignore[arg-type]
-    return Profiles.model_validate_json(exporter(ROUTES).files(plan)["flashinfer_oneshot.json"])
+    return Profiles.model_validate_json(exporter(ROUTES).files(plan)["flashinfer.json"])
 
 
 def test_sglang_reads_kibibytes_of_one_ranks_tensor(tmp_path: Path) -> None:
@@ -156,7 +157,7 @@ def test_what_sglang_runs_at_8_ranks_of_a_blackwell(nbytes: int, forced: int, ru
 
 
 def test_a_setting_beyond_its_evidence_cannot_be_built(tmp_path: Path) -> None:
-    text = exporter(SGLANG).files(example_reduction_plan(tmp_path))["sglang_oneshot.json"]
+    text = exporter(SGLANG).files(example_reduction_plan(tmp_path))["sglang_allreduce.json"]
     for change, says in (
         (lambda s: s.update(payload_bytes=s["payload_bytes"] + 1), "bytes through, and"),
         (lambda s: s["limits"][0].update(tokens=1), "tokens x bytes_a_token"),
@@ -170,11 +171,10 @@ def test_a_setting_beyond_its_evidence_cannot_be_built(tmp_path: Path) -> None:
             Settings.model_validate_json(json.dumps(damaged))
 
 
-def test_the_installed_sglang_has_these_thresholds() -> None:
-    """Its tables run for real, loaded by their path; all that they want of torch is which GPU there is."""
-    module = _installed(
-        "sglang", "0.5.23", "sglang/srt/distributed/device_communicators/configs/custom_all_reduce_v2.py"
-    )
+def test_sglang_has_these_thresholds() -> None:
+    """Its tables run for real; all that they want of torch is which GPU there is."""
+    path = "sglang/srt/distributed/device_communicators/configs/custom_all_reduce_v2.py"
+    module = run(source("sglang", "0.5.23", path), "of_sglang", torch={})
     for arch, configs in (("sm_90a", module._sm90_configs(132)), ("sm_100a", module._sm100_configs(148))):
         assert set(configs) == set(SHIPPED[arch])
         for world, executions in SHIPPED[arch].items():
@@ -260,7 +260,7 @@ def test_hopper_has_no_such_kernels(tmp_path: Path) -> None:
 
 
 def test_routes_that_flashinfer_refuses_cannot_be_built(tmp_path: Path) -> None:
-    text = exporter(ROUTES).files(example_reduction_plan(tmp_path))["flashinfer_oneshot.json"]
+    text = exporter(ROUTES).files(example_reduction_plan(tmp_path))["flashinfer.json"]
     for change, says in (
         (lambda r: r.update(upper_bounds=[256, 256, None]), "must ascend"),
         (lambda r: r.update(upper_bounds=[64, 32, None]), "must ascend"),
@@ -278,7 +278,7 @@ def test_routes_that_flashinfer_refuses_cannot_be_built(tmp_path: Path) -> None:
 
 def test_the_loader_refuses_other_files(tmp_path: Path) -> None:
     loader = _written(tmp_path)
-    file = tmp_path / "flashinfer_oneshot.json"
+    file = tmp_path / "flashinfer.json"
     value = json.loads(file.read_text())
     file.write_text(json.dumps(value | {"schema_version": 2}))
     with pytest.raises(ValueError, match="does not hold routes of schema version 1"):
@@ -288,32 +288,59 @@ def test_the_loader_refuses_other_files(tmp_path: Path) -> None:
         loader.load()
 
 
-def test_the_installed_flashinfer_takes_the_routes(tmp_path: Path) -> None:
+MNNVL = "flashinfer.comm.mnnvl_cutedsl"
+
+
+def flashinfer_package() -> dict[str, dict[str, Any]]:
+    """Its modules by name: configs that run for real, and presets that are their names alone."""
+    folder = MNNVL.replace(".", "/")
+    torch = {"torch": {"bfloat16": "bfloat16", "dtype": str}}
+    config = run(source("flashinfer-python", "0.7.4", f"{folder}/config.py"), f"{MNNVL}.config", **torch)
+    kernels = {
+        f"{MNNVL}.kernel_{protocol}": {name: name for name in _all(f"{folder}/kernel_{protocol}/__init__.py")}
+        for protocol in ("ll", "bt", "ht")
+    }
+    classes = {name: getattr(config, name) for name in config.__all__}
+    return {**torch, MNNVL: classes, f"{MNNVL}.config": classes, **kernels}
+
+
+def _all(path: str) -> list[str]:
+    tree = ast.parse(source("flashinfer-python", "0.7.4", path))
+    (names,) = (
+        node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+    )
+    found: list[str] = ast.literal_eval(names)
+    return found
+
+
+def test_flashinfer_takes_the_routes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own classes check them, and find the profile of the shape."""
-    _need("flashinfer-python", "0.7.4")
-    torch = pytest.importorskip("torch")
-    pytest.importorskip("flashinfer.comm.mnnvl_cutedsl.presets")
-    config = _written(tmp_path).load()
+    loader = _written(tmp_path)
+    monkeypatch.setattr(loader, "version", lambda name: {"flashinfer-python": "0.7.4+cu130"}[name])
+    with stand_ins(**flashinfer_package()):
+        config = loader.load()
     assert config.applies_rms_norm is False
     for world, tokens, protocol in ((8, 32, "ll"), (8, 33, "bt"), (4, 64, "ll"), (4, 65, "bt")):
         profile = config.resolve(
             tp_size=world,
             hidden_size=7168,
             top_k=16,
-            dtype=torch.bfloat16,
+            dtype="bfloat16",
             capacity_m=512,
             compute_capability=(10, 3),
         )
         assert profile.all_reduce_routes.select(tokens).protocol.value == protocol
+        assert profile.finalize_routes.select(tokens).preset.startswith(("LL_FINALIZE", "BT_FINALIZE"))
+    with pytest.raises(ValueError, match="No MNNVL CuTe DSL profile supports"):
+        config.resolve(tp_size=8, hidden_size=7168, top_k=16, dtype="bfloat16", capacity_m=512)
 
 
-def test_the_installed_flashinfer_ships_these_routes() -> None:
-    _need("flashinfer-python", "0.7.4")
-    torch = pytest.importorskip("torch")
-    presets = pytest.importorskip("flashinfer.comm.mnnvl_cutedsl.presets")
+def test_flashinfer_ships_these_routes() -> None:
+    path = f"{MNNVL.replace('.', '/')}/presets.py"
+    presets = run(source("flashinfer-python", "0.7.4", path), f"{MNNVL}.presets", **flashinfer_package())
     for (world, hidden, top_k), ours in FLASHINFER.items():
         config = presets.NO_NORM_CONFIG if hidden == 5120 else presets.DEFAULT_CONFIG
-        profile = config.find(tp_size=world, hidden_size=hidden, top_k=top_k, dtype=torch.bfloat16)
+        profile = config.find(tp_size=world, hidden_size=hidden, top_k=top_k, dtype="bfloat16")
         for (ll_to, split), routes in (
             (ours.all_reduce, profile.all_reduce_routes),
             (ours.finalize, profile.finalize_routes),
@@ -336,21 +363,6 @@ def _module(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _need(name: str, wanted: str) -> None:
-    try:
-        installed = version(name)
-    except PackageNotFoundError:
-        pytest.skip(f"{name} is not installed")
-    if installed.split("+")[0] != wanted:
-        pytest.skip(f"{name} {installed} is not {wanted}")
-
-
-def _installed(name: str, wanted: str, path: str) -> ModuleType:
-    _need(name, wanted)
-    pytest.importorskip("torch")
-    return _module(next(Path(folder) / path for folder in sys.path if (Path(folder) / path).is_file()))
 
 
 def _sub(directory: Path) -> Path:
