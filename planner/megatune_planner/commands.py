@@ -14,6 +14,7 @@ from typing import Any
 import typer
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.check_command import check
 from megatune_planner.command_words import DEFAULT_DATABASE
 from megatune_planner.command_words import DEFAULT_REGIME
 from megatune_planner.command_words import ByOption
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from megatune_planner.plan import Plan
 
 app = typer.Typer(help="Turn measurements into plans.", add_completion=False)
+app.command(epilog="Example: megatune check plan.json --against vllm-0.33.0-….whl")(check)
 app.command(epilog="Example: megatune crossovers plan.json")(crossovers)
 app.command(epilog="Example: megatune diff old.json new.json")(diff)
 app.command(epilog="Example: megatune sign plan.json --key key.pem")(sign)

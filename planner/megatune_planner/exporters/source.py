@@ -49,7 +49,7 @@ def runtimes_at(place: Path, packages: Sequence[tuple[str, str]]) -> list[Runtim
     :param place: a site-packages folder, an unpacked tree, a package's own folder, or a wheel.
     :param packages: of each runtime the distribution's name and the package that it consists of, e.g.
         ``("flashinfer-python", "flashinfer")``.
-    :raises MegatuneError: when the place is none of these, or has none of the runtimes.
+    :raises MegatuneError: when the place is none of these, has none of the runtimes, or is a wheel without a version.
     """
     if not place.exists():
         raise MegatuneError(f"there is nothing at {place}: name a site-packages folder, an unpacked tree or a wheel")
@@ -64,6 +64,9 @@ def runtimes_at(place: Path, packages: Sequence[tuple[str, str]]) -> list[Runtim
     if not found:
         known = ", ".join(f"{package} ({name})" for name, package in packages)
         raise MegatuneError(f"{place} has no package of a runtime that exports are for; known are {known}")
+    for runtime in found:
+        if runtime.version is None and place.is_file():
+            raise MegatuneError(f"{place} does not say which version of {runtime.name} it is: download the wheel again")
     return found
 
 

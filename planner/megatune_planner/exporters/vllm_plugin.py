@@ -82,6 +82,7 @@ class VllmPlugin(Exporter):
     what = "a wheel that changes the tables of vLLM 0.33.0 where it is installed, and falls back where the plan says so"
     runtime = "vllm"
     runtime_version = "0.33.0"
+    relies_on = joined(ENGINE, GEMM, DECODE, VllmLowLatencyTable.relies_on, VllmSpecializedDecode.relies_on)
 
     def needs(self, plan: Plan) -> Names:
         found = _changes(plan)

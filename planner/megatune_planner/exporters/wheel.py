@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
 import io
 import zipfile
@@ -48,8 +49,12 @@ def build(
         f"{info}/entry_points.txt": groups,
     }
     record = f"{info}/RECORD"
-    lines = [f"{path},{_hash(text)},{len(text.encode())}\n" for path, text in everything.items()]
-    everything[record] = "".join(lines) + f"{record},,\n"
+    # A name with a comma is quoted, or pip would leave the file behind.
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows(
+        [*((path, _hash(text), len(text.encode())) for path, text in everything.items()), (record, "", "")]
+    )
+    everything[record] = lines.getvalue()
     buffer = io.BytesIO()
     # Stored, because what a compressor makes of the same text depends on its version.
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
