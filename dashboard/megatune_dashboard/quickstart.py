@@ -90,8 +90,10 @@ def _run(name: str, db: Path, again: str) -> None:
         f"\n{geometric_mean(ratios):.2f} times as fast as {_baselines(plan)} ({mean}; evidence: {counts} measurements)."
     )
     typer.echo(f"The plan is {file}, the measurements are in {db}.")
-    typer.echo(f"Look at it: megatune show {file}")
-    typer.echo(f"Ship it:    megatune export {file} --to json --out exported")
+    plan_file, database_file = shlex.quote(str(file)), shlex.quote(str(db))
+    typer.echo(f"Look at it: megatune show {plan_file}")
+    typer.echo(f"Approve it: megatune approve {plan_file} --db {database_file}")
+    typer.echo(f"Ship it:    megatune export {plan_file} --db {database_file} --to json --out exported")
 
 
 def _shipped(name: str) -> str:

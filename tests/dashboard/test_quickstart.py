@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,6 +127,19 @@ def test_it_ends_with_a_plan_and_says_what_it_gains(campaign: Path, tmp_path: Pa
     file = tmp_path / "new" / "small.plan.json"
     assert str(file) in out
     assert Plan.load(file).content.name == "small"
+
+
+def test_what_it_says_to_do_next_can_be_done(campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    _, out, _ = run("--db", "with space/small.db")
+    steps = [
+        shlex.split(line.partition("megatune ")[2]) for line in out.splitlines() if ": " in line and " it:" in line
+    ]
+    assert [step[0] for step in steps] == ["show", "approve", "export"]
+    for step in steps:
+        result = CliRunner().invoke(app, step, prog_name="megatune")
+        assert result.exit_code == 0, result.output
+    assert (tmp_path / "exported" / "plan.json").exists()
 
 
 def test_it_names_the_projections_of_a_model() -> None:
