@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -215,6 +216,17 @@ def plugin(files: dict[str, Any], folder: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.syspath_prepend(folder)
     monkeypatch.delitem(sys.modules, "megatune_sglang_plan", raising=False)
     return import_module("megatune_sglang_plan")
+
+
+def test_pip_can_take_back_every_file_of_the_wheel(tmp_path: Path) -> None:
+    """The record is comma-separated, and so are the names of SGLang's tables."""
+    files = exported(tmp_path, example_sp_cases())
+    (wheel,) = (content for name, content in files.items() if name.endswith(".whl"))
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        (record,) = (name for name in archive.namelist() if name.endswith("RECORD"))
+        rows = list(csv.reader(io.StringIO(archive.read(record).decode())))
+        assert [row[0] for row in rows] == archive.namelist()
+        assert {len(row) for row in rows} == {3}
 
 
 def test_sglangs_lookup_finds_what_the_plan_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
