@@ -116,6 +116,7 @@ def bench(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> Any:
     made._stream = Stream(diary)
     made._events = [Event()] * (2 * gpu_timing.MOST_SAMPLES)
     made._held = None
+    made._alone_us = {}
     made._last_busy = made._next_watch = -float("inf")
 
     def replay() -> None:
