@@ -18,6 +18,7 @@ from megatune_db.records import Provenance
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
+from megatune_planner.curves import best_of_each
 from megatune_planner.evidence import Measured
 from megatune_planner.evidence import ShapeEvidence
 from megatune_planner.evidence import gather
@@ -67,8 +68,19 @@ class ShapeView:
     """By tokens; the best first."""
     plan: ShapePlan | None
     """What planning decides; None where no baseline was measured."""
-    floors: Mapping[int, Floor]
-    """By tokens, the least time that any variant could take; empty for a GPU whose speeds are not known."""
+    floors: Mapping[str, Mapping[int, Floor]]
+    """By name of a variant or baseline and by tokens, the least time for what its best config must move and compute;
+    empty for a GPU whose speeds are not known, and where ranks shared one."""
+
+    def floor(self, tokens: int) -> Floor | None:
+        """The least time that any variant or baseline could take."""
+        known = [mine[tokens] for mine in self.floors.values() if tokens in mine]
+        return min(known, key=lambda each: each.us, default=None)
+
+    def share(self, name: str, tokens: int, median_us: float) -> float | None:
+        """Achieved bandwidth as a share of the rated one: the least time over the measured one."""
+        least = self.floors.get(name, {}).get(tokens)
+        return None if least is None else least.us / median_us
 
 
 def shape_view(session: Session, row: ShapeRow) -> ShapeView:
@@ -161,20 +173,18 @@ def _hardware(session: Session, target: str) -> Mapping[str, Any]:
     return next((each.hardware for each in queries.targets(session, counted=False) if each.digest == target), {})
 
 
-def _floors(evidence: ShapeEvidence, hardware: Mapping[str, Any], row: ShapeRow) -> dict[int, Floor]:
+def _floors(evidence: ShapeEvidence, hardware: Mapping[str, Any], row: ShapeRow) -> dict[str, dict[int, Floor]]:
     speeds = rated(hardware)
     # Ranks that share one GPU send nothing over links.
     if speeds is None or (row.world > 1 and hardware.get("links") != "nvlink") or row.provenance is Provenance.EMULATED:
         return {}
     tuned = operators()[row.operator]
-    found = {}
+    found: dict[str, dict[int, Floor]] = {}
     for tokens, measured in sorted(evidence.at.items()):
         workload = measured.workload
         cached = row.regime.weights == "warm" or not tuned.rotating_bytes(workload)
-        least = [
-            floor(tuned.cost(workload, Config.of(variant, {})), speeds, cached=cached) for variant in tuned.variants
-        ]
-        known = [each for each in least if each is not None]
-        if known:
-            found[tokens] = min(known, key=lambda each: each.us)
+        for name, candidate in best_of_each(measured).items():
+            least = floor(tuned.cost(workload, Config.of(name, dict(candidate.params))), speeds, cached=cached)
+            if least is not None:
+                found.setdefault(name, {})[tokens] = least
     return found

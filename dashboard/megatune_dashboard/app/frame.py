@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from functools import cache
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import streamlit as st
@@ -27,6 +28,7 @@ from megatune_kernels.errors import MegatuneError
 DATABASE = "MEGATUNE_DB"
 """Environment variable with the database's path."""
 DEFAULT_DATABASE = "megatune.db"
+ICON = str(Path(__file__).with_name("icon.svg"))
 SIGN_IN = "MEGATUNE_SIGN_IN"
 """Environment variable that is set where the dashboard was started with a sign-in file."""
 
@@ -35,7 +37,7 @@ log = logging.getLogger("megatune.dashboard")
 
 def run() -> None:
     """The whole application: one run of the script."""
-    st.set_page_config(page_title="Megatune", page_icon=":material/tune:", layout="wide")
+    st.set_page_config(page_title="Megatune", page_icon=ICON, layout="wide")
     person = _person()
     pages: dict[str, Any] = {}
     # The pages name one another by way of the context, which is there before they are.

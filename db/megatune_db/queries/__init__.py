@@ -49,12 +49,14 @@ from megatune_db.queries._seen import FailingConfig
 from megatune_db.queries._seen import FailureRow
 from megatune_db.queries._seen import ParameterPoint
 from megatune_db.queries._seen import ShapeRow
+from megatune_db.queries._seen import StoredSamples
 from megatune_db.queries._seen import WorkloadName
 from megatune_db.queries._seen import campaign_workloads
 from megatune_db.queries._seen import failing_configs
 from megatune_db.queries._seen import failures
 from megatune_db.queries._seen import measured_shapes
 from megatune_db.queries._seen import parameter_curves
+from megatune_db.queries._seen import stored_samples
 from megatune_db.queries._seen import table_sizes
 from megatune_db.queries._seen import trial_pace_s
 
@@ -76,6 +78,7 @@ __all__ = [
     "ReviewRow",
     "ShapeRow",
     "StatusCount",
+    "StoredSamples",
     "TargetRow",
     "TrialRow",
     "WorkloadName",
@@ -108,6 +111,7 @@ __all__ = [
     "samples",
     "status_by_workload",
     "status_counts",
+    "stored_samples",
     "table_sizes",
     "targets",
     "trial_pace_s",

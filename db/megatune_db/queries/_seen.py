@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from dataclasses import field
 from datetime import datetime
 from itertools import product
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import exists
 from sqlalchemy import func
 from sqlalchemy import select
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
+from megatune_db import codec
 from megatune_db.models import Campaign
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
@@ -43,7 +47,7 @@ class ShapeRow:
     provenance: Provenance
     operator: str
     shape: str
-    dims: dict[str, int]
+    dims: dict[str, int] = field(hash=False)
     dtype: str
     world: int
     routing: str
@@ -99,6 +103,24 @@ class ParameterPoint:
     low_us: float
     high_us: float
     measurement_id: int
+
+
+@dataclass(frozen=True)
+class StoredSamples:
+    """What a measurement's row holds, whatever that is: a file that something else wrote is shown and not judged."""
+
+    status: Status
+    reason: str
+    stage: Stage
+    provenance: Provenance
+    regime: str
+    session: str
+    measured_at: datetime
+    samples: NDArray[np.float32]
+    """Microseconds a launch, shape (samples,)."""
+    throttled: tuple[bool, ...]
+    launches_a_sample: int
+    sm_clock_mhz: int | None
 
 
 @dataclass(frozen=True)
@@ -173,6 +195,27 @@ def parameter_curves(session: Session, *, row: ShapeRow, variant: str, parameter
     )
     found = [ParameterPoint(tokens_of[digest], *rest) for digest, *rest in session.execute(query)]
     return sorted(found, key=lambda point: (point.tokens, str(type(point.value)), point.value))
+
+
+def stored_samples(session: Session, measurement_id: int) -> StoredSamples | None:
+    """One measurement with its samples; None for an id that is not there."""
+    row = session.get(Row, measurement_id)
+    if row is None:
+        return None
+    whole = len(row.samples or b"") // codec.SAMPLE.itemsize * codec.SAMPLE.itemsize
+    return StoredSamples(
+        row.status,
+        row.reason,
+        row.stage,
+        row.provenance,
+        row.regime,
+        row.session,
+        row.measured_at,
+        codec.decode_samples((row.samples or b"")[:whole]),
+        codec.decode_throttled(row.throttled),
+        row.launches_a_sample,
+        row.sm_clock_mhz,
+    )
 
 
 def trial_pace_s(session: Session, campaign_id: int, last: int = 100) -> float | None:

@@ -7,6 +7,7 @@ from typing import cast
 
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.pages import campaigns
+from megatune_dashboard.app.pages import explore
 from megatune_dashboard.app.pages import exports
 from megatune_dashboard.app.pages import plan_review
 
@@ -25,4 +26,4 @@ class PageModule(Protocol):
         """Show it."""
 
 
-PAGES = tuple(cast(PageModule, module) for module in (campaigns, plan_review, exports))
+PAGES = tuple(cast(PageModule, module) for module in (campaigns, explore, plan_review, exports))

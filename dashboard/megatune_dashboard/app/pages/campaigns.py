@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,10 @@ import streamlit as st
 
 from megatune_dashboard.app import running
 from megatune_dashboard.app.context import Context
+from megatune_dashboard.app.outcomes import duration
+from megatune_dashboard.app.outcomes import outcomes_of
+from megatune_dashboard.app.outcomes import speedup
+from megatune_dashboard.app.outcomes import target_name
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
@@ -23,7 +26,6 @@ from megatune_db.records import CampaignState
 from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.errors import MegatuneError
-from megatune_kernels.operator import operators
 
 TITLE = "Campaigns"
 ICON = ":material/speed:"
@@ -210,22 +212,6 @@ def progress_of(context: Context, row: CampaignRow) -> Progress:
     return Progress(done, None, None)
 
 
-def outcomes_of(context: Context, row: CampaignRow) -> list[OutcomeRow]:
-    """The best of each workload against its fastest baseline."""
-    return context.read(queries.outcomes, row.id, baseline_names())
-
-
-def baseline_names() -> tuple[str, ...]:
-    """Of every installed operator."""
-    return tuple(sorted({name for each in operators().values() for name in each.baselines}))
-
-
-def speedup(found: list[OutcomeRow]) -> float | None:
-    """Geometric mean over the workloads of the baseline's time by the best's; None where neither is known."""
-    ratios = [row.baseline_us / row.best_us for row in found if row.baseline_us and row.best_us]
-    return math.exp(sum(map(math.log, ratios)) / len(ratios)) if ratios else None
-
-
 def _outcome(row: OutcomeRow) -> dict[str, Any]:
     return {
         "operator": row.operator,
@@ -241,21 +227,3 @@ def _outcome(row: OutcomeRow) -> dict[str, Any]:
         "regime": str(row.regime),
         "config": row.config,
     }
-
-
-def target_name(target: TargetRow | None) -> str:
-    """A target in a few words."""
-    if target is None:
-        return "no target yet"
-    driver = target.toolchain.get("driver")
-    return shortened(f"{target.hardware.get('gpu', 'unknown GPU')}, driver {driver or 'unknown'}")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words, e.g. ``1 h 05 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02} min"
