@@ -74,6 +74,9 @@ class Attention(_Figures):
     index_every: int | None
     """Layers that share one indexer."""
     sliding_window: int | None
+    compressed_layers: dict[int, int] | None = None
+    """How many layers keep one key-value entry for so many tokens of context, by that many, the layers that predict
+    further tokens included; 0 is a window alone."""
     full_layers: int | None
     linear_layers: int | None
     mamba_layers: int | None
@@ -109,6 +112,8 @@ class Model(_Figures):
     max_position: int | None
     activation: str | None
     expert_dtype: str | None
+    dense_dtype: str | None = None
+    """Of every weight that is no routed expert's, where the source says that it differs from theirs or what it is."""
     quant_block: tuple[int, int] | None
     complete: bool
     """Whether the source states every figure of the architecture."""
