@@ -139,7 +139,7 @@ class ToyRunner(Runner):
             reason="" if status is Status.OK else f"the toy ends {status}",
             compile_s=request.compile_s,
             measure_s=self.measure_s,
-            artifact=request.artifact.key if request.artifact else "",
+            artifact=request.artifact_key,
         )
 
 
