@@ -16,7 +16,12 @@ from typing import NoReturn
 import pytest
 
 FOLDER = Path(sys.prefix) / "runtimes"
-VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "flashinfer_python": "0.7.4"}
+VERSIONS = {
+    name.replace("-", "_"): version
+    for line in Path(__file__).with_name("runtimes.txt").read_text().splitlines()
+    if not line.startswith("#")
+    for name, _, version in [line.partition("==")]
+}
 
 
 def wheel(name: str) -> Path:
