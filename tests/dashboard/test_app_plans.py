@@ -142,7 +142,8 @@ def test_every_threshold_has_its_unit(visit: Open, example: Example) -> None:
 
 def test_approve_export_and_roll_back(visit: Open, example: Example) -> None:
     app = visit("plans", plan=example.draft)
-    app.text_area[0].input("faster by a twelfth").run()
+    # Together, as a browser sends what was typed and the click that ends the typing.
+    app.text_area[0].input("faster by a twelfth")
     press(app, "Approve")
     assert state(example, example.draft) is PlanState.APPROVED
     assert "approved: it can be exported now" in text_of(app)
@@ -159,10 +160,11 @@ def test_approve_export_and_roll_back(visit: Open, example: Example) -> None:
     assert any("SHA-256" in each.value for each in app.dataframe)
 
     app = visit("plans", plan=example.draft)
+    assert app.selectbox[1].value == example.serving
     press(app, "Roll back")
     assert [each.value for each in app.error] == ["say why: a plan is rolled back with a comment".replace(":", "\\:")]
     assert state(example, example.draft) is PlanState.EXPORTED
-    app.text_area[0].input("slower in serving").run()
+    app.text_area[0].input("slower in serving")
     press(app, "Roll back")
     assert f"{example.serving[:12]} serves" in text_of(app)
     assert (state(example, example.draft), state(example, example.serving)) == (PlanState.RETIRED, PlanState.EXPORTED)
@@ -170,13 +172,14 @@ def test_approve_export_and_roll_back(visit: Open, example: Example) -> None:
     assert log["action"].tolist() == ["restore", "roll back", "export", "retire", "approve"]
     assert set(log["who"]) == {"ben@example.org"}
     assert log["comment"].tolist()[:2] == ["slower in serving", "slower in serving"]
+    assert log["comment"].tolist()[-1] == "faster by a twelfth"
 
 
 def test_stock_is_what_the_first_plan_is_rolled_back_to(visit: Open, example: Example) -> None:
     app = visit("plans", plan=example.serving)
     (to,) = [each for each in app.selectbox if each.label == "Roll back to"]
     assert to.value == "stock"
-    app.text_area[0].input("not needed").run()
+    app.text_area[0].input("not needed")
     press(app, "Roll back")
     assert state(example, example.serving) is PlanState.RETIRED
     assert "stock serves" in text_of(app)
@@ -187,7 +190,7 @@ def test_a_rejection_needs_a_reason(visit: Open, example: Example) -> None:
     press(app, "Reject")
     assert "say why" in text_of(app)
     assert state(example, example.draft) is PlanState.DRAFT
-    app.text_area[0].input("the margins are thin").run()
+    app.text_area[0].input("the margins are thin")
     press(app, "Reject")
     assert state(example, example.draft) is PlanState.RETIRED
     press(app, "Approve again")
@@ -254,7 +257,7 @@ def test_hostile_plans_show_clear_pages(visit: Open, example: Example) -> None:
         app = visit("plans", plan=example.draft, against=digest)
         assert "That plan cannot be compared with" in text_of(app)
     app = visit("plans", plan="newer")
-    app.text_area[0].input("of another program").run()
+    app.text_area[0].input("of another program")
     press(app, "Reject")
     assert state(example, "newer") is PlanState.RETIRED
     app = visit("exports", plan=digests[MARKUP])

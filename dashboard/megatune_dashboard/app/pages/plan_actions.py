@@ -38,10 +38,7 @@ def decide(context: Context, row: PlanSummary, *, readable: bool) -> None:
     if row.state is PlanState.EXPORTED:
         _roll_back(context, row)
         return
-    comment = st.text_area(
-        "Comment", key=f"comment-{row.digest}", max_chars=4000, help="Kept in the log; needed to reject."
-    )
-    by = _by(context, comment)
+    _comment(row, "Kept in the log; needed to reject.")
     left, right = st.columns(2)
     if row.state in (PlanState.DRAFT, PlanState.RETIRED):
         again = " again" if row.state is PlanState.RETIRED else ""
@@ -52,7 +49,7 @@ def decide(context: Context, row: PlanSummary, *, readable: bool) -> None:
             width="stretch",
             disabled=not readable,
             on_click=_act,
-            args=(context, row, reviewing.approve, by, "approved: it can be exported now"),
+            args=(context, row, reviewing.approve, "approved: it can be exported now"),
         )
     if row.state in (PlanState.DRAFT, PlanState.APPROVED):
         right.button(
@@ -60,7 +57,7 @@ def decide(context: Context, row: PlanSummary, *, readable: bool) -> None:
             icon=":material/close:",
             width="stretch",
             on_click=_act,
-            args=(context, row, reviewing.reject, by, "rejected"),
+            args=(context, row, reviewing.reject, "rejected"),
         )
     if row.state is PlanState.APPROVED:
         left.caption("Approved: export it on the page Exports.")
@@ -76,7 +73,7 @@ def _roll_back(context: Context, row: PlanSummary) -> None:
         return "stock: no plan serves" if choice == STOCK else label(earlier[choice])
 
     to = st.selectbox("Roll back to", choices, format_func=spelled, key=f"to-{row.digest}")
-    comment = st.text_area("Comment", key=f"comment-{row.digest}", max_chars=4000, help="Why; kept in the log.")
+    _comment(row, "Why; kept in the log.")
 
     def roll_back(session: Session, plan: PlanRow, by: By) -> None:
         if to == STOCK:
@@ -84,21 +81,20 @@ def _roll_back(context: Context, row: PlanSummary) -> None:
         else:
             reviewing.roll_back(session, plan.digest, by, to=to)
 
-    what = "taken out of service: stock serves" if to == STOCK else f"rolled back: {to[:SHORT]} serves"
-    st.button(
-        "Roll back",
-        icon=":material/undo:",
-        on_click=_act,
-        args=(context, row, roll_back, _by(context, comment), f"{what}. Install that one's export where this one's is"),
-    )
+    done = "taken out of service: stock serves. Uninstall its export"
+    if to != STOCK:
+        done = f"rolled back: {to[:SHORT]} serves. Install that one's export in its place"
+    st.button("Roll back", icon=":material/undo:", on_click=_act, args=(context, row, roll_back, done))
 
 
-def _by(context: Context, comment: str) -> By:
-    return By(context.person.name, comment)
+def _comment(row: PlanSummary, why: str) -> None:
+    st.text_area("Comment", key=f"comment-{row.digest}", max_chars=4000, help=why)
 
 
-def _act(context: Context, row: PlanSummary, action: Callable[[Session, PlanRow, By], Any], by: By, done: str) -> None:
+def _act(context: Context, row: PlanSummary, action: Callable[[Session, PlanRow, By], Any], done: str) -> None:
     """Runs before the page is drawn anew, so that all of it shows the new state."""
+    # Asked for now: what was typed just before the click had not arrived when the button was drawn.
+    by = By(context.person.name, st.session_state.get(f"comment-{row.digest}", ""))
     try:
         with context.writing() as session:
             found = queries.plan(session, row.digest)

@@ -168,14 +168,18 @@ def _first(warning: ReviewWarning) -> str:
 
 def _comparison(context: Context, row: PlanSummary, rows: Sequence[PlanSummary], plan: Plan) -> None:
     serving = context.read(queries.plan_in_service, row.digest)
+    replaced = context.read(queries.replaced_plan, row.digest) if serving and serving.digest == row.digest else None
+    first = replaced or serving
     names = {each.digest: label(each) for each in rows if each.digest != row.digest}
-    choices = [*([serving.digest] if serving and serving.digest in names else []), STOCK]
+    choices = [*([first.digest] if first and first.digest in names else []), STOCK]
     choices += [digest for digest in names if digest not in choices]
     wanted = st.query_params.get("against", "")
 
     def spelled(choice: str) -> str:
         if choice == STOCK:
             return "stock: what serves without a plan"
+        if replaced and choice == replaced.digest:
+            return f"replaced by it: {names[choice]}"
         return f"in service: {names[choice]}" if serving and choice == serving.digest else names[choice]
 
     st.subheader("What changes")
