@@ -28,6 +28,8 @@ CHAIN = PREFETCH.workload({"idle_ns": 5000, "n1": 2112, "k1": 7168, "n2": 2304, 
 PARTED = PREFETCH.workload(
     {"idle_ns": 3000, "n1": 2112, "k1": 7168, "n2": 2304, "k2": 1536, "n3": 1536, "k3": 7168, "after3": 0}, 2
 )
+SIMT = PREFETCH.workload({"idle_ns": 3000, "n1": 2048, "k1": 4096}, 4)
+"""Of a shape without a recorded winner, whose default is a kernel for so many tokens and no others."""
 NONE = Config.of("none", {})
 
 
@@ -70,10 +72,13 @@ class TestChainRunner(RunnerContract):
         return [request(runner, config) for config in [*configs, NONE]]
 
     def failing(self, runner: Runner, status: Status) -> Request:
-        """Without its second consumer's own kernel: the stand-in writes nothing, whatever it is given."""
-        asked = request(runner, NONE)
-        idle, first, _ = asked.parts
-        return replace(asked, parts=(idle, first, idle))
+        """With a consumer that was compiled for fewer tokens, and leaves the other ones' outputs as they are."""
+        asked = request(runner, NONE, SIMT)
+        consumer = PREFETCH.parts(SIMT, NONE)[-1]
+        assert consumer.config.variant == "simt"
+        arch = architecture_of(runner.target.hardware)
+        fewer = operator("projection").compile(consumer.workload.at(1), consumer.config, arch)
+        return replace(asked, parts=(*asked.parts[:-1], fewer))
 
     def test_the_parts_are_kept_and_operands_are_cold(self, runner: GpuRunner) -> None:
         measured = {}
