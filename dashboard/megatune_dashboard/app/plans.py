@@ -11,6 +11,7 @@ from megatune_db import queries
 from megatune_db.queries import PlanSummary
 from megatune_db.records import Measurement
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.against_stock import StockComparison
 from megatune_planner.differences import Change
 from megatune_planner.differences import PlanDifference
 from megatune_planner.differences import ShapeDifference
@@ -71,6 +72,14 @@ def effect_text(before_us: float | None, after_us: float | None) -> str:
     if before_us is None or after_us is None:
         return "effect not measured"
     return f"{before_us:.2f} to {after_us:.2f} µs ({after_us / before_us - 1:+.1%})"
+
+
+def stock_title(found: StockComparison) -> str:
+    """Operator and shape, and what the plan saves."""
+    shape = found.shape
+    world = f", world {shape.world}" if shape.world > 1 else ""
+    effect = effect_text(found.stock_us, found.plan_us)
+    return f"{found.operator} {shape.shape} ({shape.dtype}{world}): {effect} against {'/'.join(found.baselines)}"
 
 
 def change_rows(shape: ShapeDifference) -> list[dict[str, Any]]:
@@ -224,6 +233,22 @@ def summary_rows(found: PlanDifference) -> list[dict[str, Any]]:
             "time %": 100 * (each.after_us / each.before_us - 1) if each.before_us and each.after_us else None,
         }
         for each in found.shapes
+    ]
+
+
+def stock_rows(found: Iterable[StockComparison]) -> list[dict[str, Any]]:
+    """One row a shape."""
+    return [
+        {
+            "operator": each.operator,
+            "shape": each.shape.shape,
+            "world": each.shape.world,
+            "bands": len(each.shape.bands),
+            "stock µs": each.stock_us,
+            "this plan µs": each.plan_us,
+            "time %": 100 * (each.plan_us / each.stock_us - 1) if each.stock_us and each.plan_us else None,
+        }
+        for each in found
     ]
 
 

@@ -44,6 +44,7 @@ from megatune_db.queries._reviews import ReviewRow
 from megatune_db.queries._reviews import plan_export
 from megatune_db.queries._reviews import plan_exports
 from megatune_db.queries._reviews import reviews
+from megatune_db.queries._seen import MOST_FAILING
 from megatune_db.queries._seen import DatabaseSize
 from megatune_db.queries._seen import FailingConfig
 from megatune_db.queries._seen import FailureRow
@@ -53,6 +54,7 @@ from megatune_db.queries._seen import StoredSamples
 from megatune_db.queries._seen import WorkloadName
 from megatune_db.queries._seen import campaign_workloads
 from megatune_db.queries._seen import failing_configs
+from megatune_db.queries._seen import failure_counts
 from megatune_db.queries._seen import failures
 from megatune_db.queries._seen import measured_shapes
 from megatune_db.queries._seen import parameter_curves
@@ -61,6 +63,7 @@ from megatune_db.queries._seen import table_sizes
 from megatune_db.queries._seen import trial_pace_s
 
 __all__ = [
+    "MOST_FAILING",
     "ArtifactRow",
     "CampaignRow",
     "Contender",
@@ -91,6 +94,7 @@ __all__ = [
     "earlier_plans",
     "export_rows",
     "failing_configs",
+    "failure_counts",
     "failures",
     "final_sessions",
     "incumbents",

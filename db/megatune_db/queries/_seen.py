@@ -27,6 +27,7 @@ from megatune_db.models import Trial
 from megatune_db.models import Workload
 from megatune_db.queries._lookup import configs_by_id
 from megatune_db.queries._lookup import target_id
+from megatune_db.queries._lookup import workload_id
 from megatune_db.queries._lookup import workloads_by_id
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
@@ -34,6 +35,7 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 
 REGIMES = tuple(Regime(*words) for words in product(("cold", "warm"), ("graph", "eager")))
+MOST_FAILING = 500
 FAILED = tuple(status for status in Status if status is not Status.OK)
 
 
@@ -257,7 +259,26 @@ def table_sizes(session: Session) -> DatabaseSize:
     return DatabaseSize(counts, pages * size, free * size)
 
 
-def failing_configs(session: Session, most: int = 500) -> list[FailingConfig]:
+def failure_counts(session: Session) -> dict[Status, int]:
+    """How many measurements did not end ok, by status."""
+    found: dict[Status, int] = {}
+    for number, _, regime, provenance in _kinds(session):
+        query = (
+            select(Row.status, func.count().label("measurements"))
+            .where(
+                Row.target_id == number,
+                Row.regime == str(regime),
+                Row.provenance == provenance,
+                Row.status.in_(FAILED),
+            )
+            .group_by(Row.status)
+        )
+        for row in session.execute(query):
+            found[row.status] = found.get(row.status, 0) + row.measurements
+    return found
+
+
+def failing_configs(session: Session, most: int = MOST_FAILING) -> list[FailingConfig]:
     """The configs that failed most often, by target and status."""
     counted = []
     for number, target, regime, provenance in _kinds(session):
@@ -294,11 +315,17 @@ def failing_configs(session: Session, most: int = 500) -> list[FailingConfig]:
 
 
 def failures(
-    session: Session, *, statuses: tuple[Status, ...] = FAILED, most: int = 200, campaign_id: int | None = None
+    session: Session,
+    *,
+    statuses: tuple[Status, ...] = FAILED,
+    most: int = 200,
+    campaign_id: int | None = None,
+    workload: str | None = None,
 ) -> list[FailureRow]:
     """The latest measurements that ended in one of these statuses, the latest first.
 
     :param campaign_id: of the campaign whose trials they answered; None: all.
+    :param workload: digest, for those of one workload alone.
     """
     ids: set[int] = set()
     for number, _, regime, provenance in _kinds(session):
@@ -310,6 +337,8 @@ def failures(
         )
         if campaign_id is not None:
             query = query.where(exists().where(Trial.measurement_id == Row.id, Trial.campaign_id == campaign_id))
+        if workload is not None:
+            query = query.where(Row.workload_id == workload_id(workload))
         ids.update(session.scalars(query.order_by(Row.id.desc()).limit(most)))
     latest = sorted(ids, reverse=True)[:most]
     query_rows = select(Row, Target.digest).join(Target, Target.id == Row.target_id).where(Row.id.in_(latest))

@@ -9,7 +9,9 @@ from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.pages import campaigns
 from megatune_dashboard.app.pages import explore
 from megatune_dashboard.app.pages import exports
+from megatune_dashboard.app.pages import health
 from megatune_dashboard.app.pages import plan_review
+from megatune_dashboard.app.pages import search
 
 
 class PageModule(Protocol):
@@ -26,4 +28,4 @@ class PageModule(Protocol):
         """Show it."""
 
 
-PAGES = tuple(cast(PageModule, module) for module in (campaigns, explore, plan_review, exports))
+PAGES = tuple(cast(PageModule, module) for module in (campaigns, explore, search, plan_review, exports, health))

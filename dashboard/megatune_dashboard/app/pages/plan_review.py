@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -27,6 +28,8 @@ from megatune_dashboard.app.plans import label
 from megatune_dashboard.app.plans import loaded
 from megatune_dashboard.app.plans import service_text
 from megatune_dashboard.app.plans import shape_title
+from megatune_dashboard.app.plans import stock_rows
+from megatune_dashboard.app.plans import stock_title
 from megatune_dashboard.app.plans import summary_rows
 from megatune_dashboard.app.plans import threshold_rows
 from megatune_dashboard.app.tables import table
@@ -36,11 +39,12 @@ from megatune_db import queries
 from megatune_db.queries import PlanSummary
 from megatune_db.records import PlanState
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.against_stock import StockComparison
+from megatune_planner.against_stock import against_stock
 from megatune_planner.differences import PlanDifference
 from megatune_planner.differences import ShapeDifference
 from megatune_planner.differences import difference
 from megatune_planner.plan import Plan
-from megatune_planner.rendering import saved_share
 from megatune_planner.review_warnings import ReviewWarning
 from megatune_planner.review_warnings import review_warnings
 from megatune_planner.thresholds import thresholds
@@ -50,6 +54,8 @@ ICON = ":material/rule:"
 PATH = "plans"
 
 STOCK = "stock"
+MOST_SHAPES = 4
+"""That are shown one below the other: every one costs a chart and a table."""
 MICROSECONDS = st.column_config.NumberColumn(format="%.3f")
 PERCENT = st.column_config.NumberColumn(format="%.1f")
 COLUMNS = {
@@ -206,34 +212,32 @@ def _comparison(context: Context, row: PlanSummary, rows: Sequence[PlanSummary],
 
 
 def _against_stock(context: Context, plan: Plan) -> None:
-    shapes = [(operator, shape) for operator in plan.content.operators for shape in operator.shapes]
-    now = after = 0.0
-    for _, shape in shapes:
-        points = [point for band in shape.bands for point in band.points]
-        now += sum(point.baseline_latency.median_us for point in points) / len(points) if points else 0.0
-        after += sum(point.latency.median_us for point in points) / len(points) if points else 0.0
-    _metrics(now or None, after or None, f"{len(shapes)} shapes", "Stock")
-    for operator, shape in shapes:
-        if any(band.points for band in shape.bands):
-            title = f"{operator.name} {shape.shape}: saves {saved_share(shape):.1%} of {'/'.join(operator.baselines)}"
-        else:
-            title = f"{operator.name} {shape.shape}: nothing was measured"
-        with st.expander(plain(title), expanded=len(shapes) == 1):
-            charts.show(bands_figure(("this plan", shape), (STOCK, None)), f"picture-{operator.name}-{shape.key}")
-            name = f"bands-{operator.name}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
-            state = table(
-                name,
-                band_rows(shape),
-                empty="No bands.",
-                columns=COLUMNS,
-                on_select="rerun",
-                selection_mode="single-row",
-            )
-            place = _selected(state)
-            if place is None:
-                st.caption("Choose a row to see the measurements behind it.")
-            else:
-                _evidence(context, plan, name, band_evidence(shape)[place])
+    found = against_stock(plan)
+    known = [each for each in found if each.stock_us is not None and each.plan_us is not None]
+    stock_us = sum(each.stock_us or 0 for each in known) or None
+    _metrics(stock_us, sum(each.plan_us or 0 for each in known) or None, f"{len(found)} shapes", "Stock")
+
+    def gain(each: StockComparison) -> float:
+        return (each.stock_us or 0) - (each.plan_us or 0)
+
+    titles = {stock_title(each): each for each in sorted(found, key=gain, reverse=True)}
+    for title in _at_hand(list(titles), "stock"):
+        _shape_against_stock(context, titles[title], plan)
+    with st.expander("All shapes"):
+        table("stock-shapes", stock_rows(found), empty="No shapes.", columns=COLUMNS)
+
+
+def _shape_against_stock(context: Context, each: StockComparison, plan: Plan) -> None:
+    shape = each.shape
+    name = f"bands-{each.operator}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
+    charts.show(bands_figure(("this plan", shape), (STOCK, None)), f"picture-{name}")
+    rows = band_rows(shape)
+    state = table(name, rows, empty="No bands.", columns=COLUMNS, on_select="rerun", selection_mode="single-row")
+    place = _selected(state)
+    if place is None:
+        st.caption("Choose a row to see the measurements behind it.")
+    else:
+        _evidence(context, plan, name, band_evidence(shape)[place])
 
 
 def _against_plan(context: Context, found: PlanDifference, before: Plan, plan: Plan) -> None:
@@ -247,11 +251,25 @@ def _against_plan(context: Context, found: PlanDifference, before: Plan, plan: P
         st.caption(f"At {found.unknown} tokens of changed bands one of the two was not measured.")
     if not changed:
         st.success("Every decision is the same.")
-    for shape in changed:
-        with st.expander(plain(shape_title(shape)), expanded=len(changed) <= 2):
-            _changed_shape(context, shape, before, plan)
+
+    def weight(each: ShapeDifference) -> float:
+        return abs((each.after_us or 0) - (each.before_us or 0))
+
+    titles = {shape_title(each): each for each in sorted(changed, key=weight, reverse=True)}
+    for title in _at_hand(list(titles), "changes"):
+        _changed_shape(context, titles[title], before, plan)
     with st.expander("All shapes"):
         table("shapes", summary_rows(found), empty="No shapes.", columns=COLUMNS)
+
+
+def _at_hand(titles: list[str], key: str) -> Iterator[str]:
+    """Each title with a place to draw in: one below the other where they are few, else the one that is chosen."""
+    if len(titles) > MOST_SHAPES:
+        yield st.selectbox("Shape", titles, key=f"shape-{key}", help="The one with the largest effect comes first.")
+        return
+    for title in titles:
+        with st.expander(plain(title), expanded=len(titles) <= 2):
+            yield title
 
 
 def _changed_shape(context: Context, shape: ShapeDifference, before: Plan, plan: Plan) -> None:
