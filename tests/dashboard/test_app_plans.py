@@ -19,6 +19,7 @@ from streamlit.testing.v1 import AppTest
 
 from megatune_dashboard.app import frame
 from megatune_dashboard.app.bands import bands_figure
+from megatune_dashboard.app.pages import plan_review
 from megatune_dashboard.app.pages.exports import archive
 from megatune_dashboard.app.people import Person
 from megatune_dashboard.app.people import Role
@@ -106,8 +107,10 @@ def test_what_changes_against_the_plan_in_service(visit: Open, example: Example)
     assert app.metric[1].delta == "-8.4%"
     titles = [each.label for each in app.expander]
     assert any("k\\=7168,n\\=1536" in title and "9\\.17 to 8\\.23 µs" in title for title in titles)
-    rows = next(each.value for each in app.dataframe if "time %" in each.value and "at tokens" in each.value)
-    assert list(rows["at tokens"]) == [1, 2, 4]
+    tables = [each.value for each in app.dataframe if "time %" in each.value and "at tokens" in each.value]
+    # The larger effect comes first.
+    assert [list(rows["at tokens"]) for rows in tables] == [[8, 16, 32, 64], [1, 2, 4]]
+    rows = tables[1]
     assert list(rows["now"].unique()) == ["stock (cublas)"]
     assert rows["this plan µs"].tolist() == pytest.approx([3.49, 3.58, 3.76])
     assert app.query_params["plan"] == example.draft
@@ -118,10 +121,23 @@ def test_against_stock(visit: Open, example: Example) -> None:
     assert app.selectbox[1].value == "stock"
     rows = [each.value for each in app.dataframe if "saves %" in each.value]
     assert len(rows) == 2
-    assert rows[1]["saves %"].max() > 10
+    assert rows[0]["saves %"].max() > 30
     assert {"why", "predicted %", "paired"} <= set(rows[0])
     # A plan alone is compared with stock from the start.
     assert visit("plans", plan=example.serving).selectbox[1].value in ("stock", example.draft)
+
+
+def test_of_many_shapes_one_is_shown(visit: Open, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_review, "MOST_SHAPES", 1)
+    key = "projection-k=1536,n=2304-bf16-1-none"
+    for query in ({"against": "stock"}, {}):
+        app = visit("plans", **query)
+        (shape,) = [each for each in app.selectbox if each.label == "Shape"]
+        assert "k=7168,n=1536" in shape.options[0]
+        assert app.query_params["shape"] == "projection-k=7168,n=1536-bf16-1-none"
+        checked(shape.select(key).run())
+        assert app.query_params["shape"] == key
+        assert visit("plans", shape=key, **query).selectbox[2].value == key
 
 
 def test_warnings_come_before_what_changes(visit: Open, example: Example) -> None:

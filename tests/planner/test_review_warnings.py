@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from plan_examples import CUBLAS
 from plan_examples import TARGET
 from plan_examples import Case
@@ -21,6 +22,7 @@ from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_kernels.operator import Workload
 from megatune_kernels.target import Target
+from megatune_planner.against_stock import against_stock
 from megatune_planner.plan import Content
 from megatune_planner.plan import Plan
 from megatune_planner.review_warnings import ReviewWarning
@@ -111,3 +113,17 @@ def test_thresholds_in_bytes(tmp_path: Path) -> None:
     assert {"tokens", "bytes"} == {each.unit for each in found}
     assert any(each.what.startswith("stock where a rank's workspace is below") for each in found)
     assert any("one-shot traffic" in each.what for each in found)
+
+
+def test_what_a_plan_saves_under_its_traffic(plan: Plan, tmp_path: Path) -> None:
+    (_, wide) = against_stock(plan)
+    stock = [10.0 + 0.02 * tokens for tokens in (1, 2, 4, 8, 16, 32, 64)]
+    assert wide.stock_us == pytest.approx(sum(stock) / 7)
+    assert wide.plan_us is not None
+    assert wide.plan_us < sum(stock) / 7
+    options = plan.content.options.model_copy(update={"traffic": {"1": 3.0, "64": 1.0, "5": 9.0}})
+    weighed = plan.model_copy(update={"content": plan.content.model_copy(update={"options": options})})
+    assert against_stock(weighed)[1].stock_us == pytest.approx((3 * 10.02 + 11.28) / 4)
+    nowhere = options.model_copy(update={"traffic": {"5": 1.0}})
+    weighed = plan.model_copy(update={"content": plan.content.model_copy(update={"options": nowhere})})
+    assert (against_stock(weighed)[1].stock_us, against_stock(weighed)[1].plan_us) == (None, None)

@@ -55,6 +55,11 @@ def service_text(row: PlanSummary, gpu: str) -> str:
     return f"{gpu}, {row.model}, {worlds}"
 
 
+def shape_key(shape: ShapeDifference) -> str:
+    """What tells a shape from every other, in addresses and names of files."""
+    return f"{shape.operator}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
+
+
 def shape_title(shape: ShapeDifference) -> str:
     """Operator and shape, and what becomes of it."""
     world = f", world {shape.world}" if shape.world > 1 else ""
@@ -72,6 +77,12 @@ def effect_text(before_us: float | None, after_us: float | None) -> str:
     if before_us is None or after_us is None:
         return "effect not measured"
     return f"{before_us:.2f} to {after_us:.2f} µs ({after_us / before_us - 1:+.1%})"
+
+
+def stock_key(found: StockComparison) -> str:
+    """The same as ``shape_key`` of the same shape."""
+    shape = found.shape
+    return f"{found.operator}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
 
 
 def stock_title(found: StockComparison) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -27,7 +28,9 @@ from megatune_dashboard.app.plans import find_shape
 from megatune_dashboard.app.plans import label
 from megatune_dashboard.app.plans import loaded
 from megatune_dashboard.app.plans import service_text
+from megatune_dashboard.app.plans import shape_key
 from megatune_dashboard.app.plans import shape_title
+from megatune_dashboard.app.plans import stock_key
 from megatune_dashboard.app.plans import stock_rows
 from megatune_dashboard.app.plans import stock_title
 from megatune_dashboard.app.plans import summary_rows
@@ -220,16 +223,15 @@ def _against_stock(context: Context, plan: Plan) -> None:
     def gain(each: StockComparison) -> float:
         return (each.stock_us or 0) - (each.plan_us or 0)
 
-    titles = {stock_title(each): each for each in sorted(found, key=gain, reverse=True)}
-    for title in _at_hand(list(titles), "stock"):
-        _shape_against_stock(context, titles[title], plan)
+    ordered = {stock_key(each): each for each in sorted(found, key=gain, reverse=True)}
+    for key in _at_hand({key: stock_title(each) for key, each in ordered.items()}):
+        _shape_against_stock(context, key, ordered[key], plan)
     with st.expander("All shapes"):
         table("stock-shapes", stock_rows(found), empty="No shapes.", columns=COLUMNS)
 
 
-def _shape_against_stock(context: Context, each: StockComparison, plan: Plan) -> None:
-    shape = each.shape
-    name = f"bands-{each.operator}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
+def _shape_against_stock(context: Context, key: str, each: StockComparison, plan: Plan) -> None:
+    shape, name = each.shape, f"bands-{key}"
     charts.show(bands_figure(("this plan", shape), (STOCK, None)), f"picture-{name}")
     rows = band_rows(shape)
     state = table(name, rows, empty="No bands.", columns=COLUMNS, on_select="rerun", selection_mode="single-row")
@@ -255,25 +257,34 @@ def _against_plan(context: Context, found: PlanDifference, before: Plan, plan: P
     def weight(each: ShapeDifference) -> float:
         return abs((each.after_us or 0) - (each.before_us or 0))
 
-    titles = {shape_title(each): each for each in sorted(changed, key=weight, reverse=True)}
-    for title in _at_hand(list(titles), "changes"):
-        _changed_shape(context, titles[title], before, plan)
+    ordered = {shape_key(each): each for each in sorted(changed, key=weight, reverse=True)}
+    for key in _at_hand({key: shape_title(each) for key, each in ordered.items()}):
+        _changed_shape(context, key, ordered[key], before, plan)
     with st.expander("All shapes"):
         table("shapes", summary_rows(found), empty="No shapes.", columns=COLUMNS)
 
 
-def _at_hand(titles: list[str], key: str) -> Iterator[str]:
-    """Each title with a place to draw in: one below the other where they are few, else the one that is chosen."""
+def _at_hand(titles: Mapping[str, str]) -> Iterator[str]:
+    """Each key with a place to draw in: one below the other where they are few, else the one that is chosen."""
     if len(titles) > MOST_SHAPES:
-        yield st.selectbox("Shape", titles, key=f"shape-{key}", help="The one with the largest effect comes first.")
+        keys, wanted = list(titles), st.query_params.get("shape", "")
+        key = st.selectbox(
+            "Shape",
+            keys,
+            index=keys.index(wanted) if wanted in titles else 0,
+            format_func=lambda each: titles[each],
+            help="The one with the largest effect comes first.",
+        )
+        st.query_params["shape"] = key
+        yield key
         return
-    for title in titles:
+    for key, title in titles.items():
         with st.expander(plain(title), expanded=len(titles) <= 2):
-            yield title
+            yield key
 
 
-def _changed_shape(context: Context, shape: ShapeDifference, before: Plan, plan: Plan) -> None:
-    name = f"changes-{shape.operator}-{shape.shape}-{shape.dtype}-{shape.world}-{shape.routing}"
+def _changed_shape(context: Context, key: str, shape: ShapeDifference, before: Plan, plan: Plan) -> None:
+    name = f"changes-{key}"
     pair = ("this plan", find_shape(plan, shape)), ("now", find_shape(before, shape))
     charts.show(bands_figure(*pair), f"picture-{name}")
     rows = change_rows(shape)
