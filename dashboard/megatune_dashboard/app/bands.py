@@ -43,7 +43,8 @@ def bands_figure(upper: tuple[str, ShapePlan | None], lower: tuple[str, ShapePla
     """
     edge = 2.0 * max(band.tokens_lo for _, shape in (upper, lower) if shape is not None for band in shape.bands)
     bars = [bar for name, shape in (lower, upper) for bar in _bars(name, shape, edge)]
-    used = sorted({bar.decision for bar in bars} - {STOCK})
+    in_order = sorted(bars, key=lambda bar: bar.start)
+    used = [name for name in dict.fromkeys(bar.decision for bar in in_order) if name != STOCK]
     colours = {name: charts.COLOURS[place % len(charts.COLOURS)] for place, name in enumerate(used)}
     legend = LEGEND_PIXELS * (len(used) + 1) + 8
     made = charts.figure(ROWS_PIXELS + AXIS_PIXELS + legend)
@@ -65,6 +66,7 @@ def bands_figure(upper: tuple[str, ShapePlan | None], lower: tuple[str, ShapePla
             textposition="inside",
             insidetextanchor="middle",
             insidetextfont={"color": ON_COLOUR},
+            textangle=0,
             showlegend=bool(mine),
         )
     made.update_layout(
