@@ -30,6 +30,7 @@ MOST_TRIALS = 600
 LOGARITHMIC = 8
 """Numbers further apart than this factor are on a logarithmic axis."""
 MOST_TIES = 25
+FAST_TO_SLOW = [[0.0, "#10b981"], [0.3, "#3b82f6"], [1.0, "#8b93a1"]]
 
 
 def searched(rows: Sequence[TrialRow]) -> list[TrialRow]:
@@ -133,12 +134,38 @@ def study_of(rows: Sequence[TrialRow], variant: str) -> Study:
 
 
 def parallel_figure(study: Study) -> go.Figure:
-    """Every config as a line through its parameters' values, in the colour of its time."""
-    made = optuna.visualization.plot_parallel_coordinate(study, target=_time, target_name="µs")
-    # The first axis says what the colours say. Plotly fills the lines' canvas with white unless it is told otherwise.
-    made.update_traces(line={"showscale": False, "colorscale": "Portland", "reversescale": False})
-    made.update_layout(paper_bgcolor="rgba(0,0,0,0)", plot_bgcolor="rgba(0,0,0,0)")
-    return _styled(made, 460, margin=28)
+    """Every config as a line through its parameters' values, in the colour of its time; drag along an axis for a range.
+
+    One trace, because Optuna's own has one for each config, which a browser draws slowly.
+    """
+    # The fastest come last, so that nothing lies over them.
+    trials = sorted(study.get_trials(deepcopy=False), key=_time, reverse=True)
+    times = [_time(trial) for trial in trials]
+    axes: list[dict[str, Any]] = [{"label": "µs", "values": times}]
+    for name in parameters_of(study):
+        values = [trial.params[name] for trial in trials]
+        known = sorted(set(values), key=lambda value: (isinstance(value, str), value))
+        axes.append(
+            {
+                "label": hover(shortened(name, 14)),
+                "values": [known.index(value) for value in values],
+                "tickvals": list(range(len(known))),
+                "ticktext": [str(value) for value in known],
+                "range": [0, max(1, len(known) - 1)],
+            }
+        )
+    made = charts.figure(460)
+    made.add_trace(
+        go.Parcoords(
+            dimensions=axes,
+            line={"color": times, "colorscale": FAST_TO_SLOW, "showscale": False},
+            labelangle=-25,
+            labelside="bottom",
+            tickfont={"size": 11},
+        )
+    )
+    made.update_layout(margin={"l": 44, "r": 28, "t": 24, "b": 70}, paper_bgcolor="rgba(0,0,0,0)")
+    return made
 
 
 def importances_figure(study: Study) -> go.Figure:
@@ -199,9 +226,9 @@ def _time(trial: Any) -> float:
     return float(trial.value)
 
 
-def _styled(made: go.Figure, height: int, margin: int = 8) -> go.Figure:
-    """Optuna's figure in the page's own colours and size; ``margin`` in pixels, beside it."""
-    made.update_layout(title=None, template=None, height=height, margin={"l": margin, "r": margin, "t": 40, "b": 8})
+def _styled(made: go.Figure, height: int) -> go.Figure:
+    """Optuna's figure in the page's own colours and size."""
+    made.update_layout(title=None, template=None, height=height, margin={"l": 8, "r": 24, "t": 24, "b": 8})
     return made
 
 
