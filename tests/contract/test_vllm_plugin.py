@@ -35,7 +35,9 @@ from megatune_kernels.operator import Workload
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.vllm_table_schema import Table as GemmTable
+from megatune_planner.plan import Content
 from megatune_planner.plan import Plan
+from megatune_planner.rules import ContextTooLong
 from tests.contract.runtime_wheels import unpack
 from tests.contract.runtime_wheels import wheel
 
@@ -205,6 +207,40 @@ def test_reductions_run_what_the_plan_says_at_every_number_of_tokens(
         assert answer["reductions"] == expected != answer["reductions_before"]
         assert answer["steps"] == [t for t in range(1, 65) if world == 16 or t < 48]
         assert answer["projections"] == answer["projections_before"]
+
+
+@pytest.mark.parametrize(("admitted", "stock"), [(4096, False), (4097, True)])
+def test_steps_are_stock_where_contexts_may_be_too_long(
+    vllm: Path, decode_plan: Plan, tmp_path: Path, admitted: int, stock: bool
+) -> None:
+    """What a graph is captured with says nothing of the contexts that it is replayed with: the longest decides."""
+    content = json.loads(decode_plan.content.model_dump_json())
+    rule = {
+        "when": "context_too_long",
+        "inputs": list(ContextTooLong.READS),
+        "then": "stock",
+        "reason": "the error grows with the context",
+        "evidence": [],
+        "operator": "reduction",
+        "shape": "width=7168",
+        "dtype": "bf16",
+        "world": 8,
+        "routing": "none",
+        "unit": "tokens",
+        "above": 4096,
+        "error_unit": "largest relative error",
+        "error_limit": 0.01,
+        "error": 0.02,
+    }
+    covered = next(index for index, each in enumerate(content["fallback"]) if each["when"] == "covered")
+    content["fallback"].insert(covered, rule)
+    plan = Plan.of(Content.model_validate_json(json.dumps(content)))
+    change = _set("config", "model_config", "max_model_len", to=admitted)
+    answer = serve(vllm, installed(plan, tmp_path / "site"), plan, change=change)
+    assert answer["steps"] == ([] if stock else list(range(1, 48)))
+    counts = answer["status"]["counts"]
+    assert ("hit step of 6 tokens: stock" in counts) == stock
+    assert ("hit prepared.TWOSHOT at 6 tokens" in counts) != stock
 
 
 def test_hits_and_misses_are_counted(vllm: Path, gemm_plan: Plan, decode_plan: Plan, tmp_path: Path) -> None:

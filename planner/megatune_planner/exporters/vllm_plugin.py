@@ -125,7 +125,7 @@ def _changes(plan: Plan) -> list[tuple[Source, Changes]]:
             text = source.exporter.files(plan)[source.file]
             found.append((source, source.changes(plan, str(text))))
         except MegatuneError as error:
-            refused.append(f"{source.exporter.name}: {error}")
+            refused.append(f"{source.exporter.name}: {str(error).removeprefix(f'{source.exporter.name}: ')}")
     if not found:
         raise MegatuneError(f"vllm-plugin: the plan changes nothing in vLLM: {'; '.join(refused)}")
     return found

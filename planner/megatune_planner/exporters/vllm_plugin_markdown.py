@@ -15,8 +15,8 @@ from megatune_planner.exporters.vllm_plugin_schema import Overlay
 from megatune_planner.exporters.vllm_plugin_schema import Projections
 
 NOTES = (
-    "Install it wherever a process of the server runs, on every node. Where it is missing on one rank, no rank changes "
-    "the tables that ranks have to agree on.",
+    "Install it wherever a process of the server runs, on every node. Where it is missing on one rank, the others wait "
+    "five minutes for it, and then none changes the tables that ranks have to agree on.",
     "It changes nothing, and a line in the log says why, where the version of vLLM, the machine, the deployment or a "
     "single name or value that it would touch is not what the plan was made for.",
     "Where the plan says stock, a table stays as vLLM ships it, and dsv3_fused_a keeps its place wherever it was not "

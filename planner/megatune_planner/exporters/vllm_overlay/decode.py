@@ -71,7 +71,9 @@ class Decode(Group):
         except Exception as error:  # noqa: BLE001  (nothing of ours may stop the engine)
             self.refuse(error)
             return
-        statement = f"plan {self.overlay.digest}, stock at {sorted(self.stock)} tokens"
+        statement = (
+            f"plan {self.overlay.digest} in overlay {self.overlay.version}, stock at {sorted(self.stock)} tokens"
+        )
         self.apply(lambda problem: agreement.agree(store, members, rank, statement, problem))
 
     def _stock(self, world: int) -> frozenset[int]:

@@ -29,7 +29,8 @@ class _Watcher(MetaPathFinder):
         if callback is None:
             return None
         for finder in sys.meta_path:
-            spec = None if finder is self else finder.find_spec(fullname, path, target)
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
                 self._tell(spec, callback)
                 return spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -32,7 +33,10 @@ class Overlay:
 
     def __init__(self, folder: Path) -> None:
         """:raises OSError, ValueError, KeyError: when the wheel was not written whole."""
-        self.document: dict[str, Any] = json.loads((folder / "overlay.json").read_text(encoding="utf-8"))
+        text = (folder / "overlay.json").read_bytes()
+        self.document: dict[str, Any] = json.loads(text)
+        self.version = hashlib.sha256(text).hexdigest()[:16]
+        """Of the document: another exporter may make another one of the same plan."""
         self.plan = folder / "plan.json"
         self.digest: str = self.document["plan"]["digest"]
         self.tables: list[Table] = [KINDS[entry["kind"]](entry) for entry in self.document["tables"]]

@@ -1,0 +1,129 @@
+"""Parts of vLLM's overlay on their own: agreement over a real store, the watch for imports, and the facts of a GPU."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from megatune_planner.exporters.vllm_overlay import imports
+from megatune_planner.exporters.vllm_overlay import serving
+from megatune_planner.exporters.vllm_overlay.agreement import agree
+from megatune_planner.exporters.vllm_overlay.imports import after_import
+
+WORLD = 4
+
+
+def asked(statements: dict[int, tuple[str, str]], limit_s: float = 30.0) -> dict[int, str]:
+    """What each rank is answered, all of them asking at once over torch's own store, each with a connection of its own.
+
+    :param statements: by rank, what it states and its problem; a rank that is left out has no plan.
+    """
+    torch = importlib.import_module("torch.distributed")
+    timeout = timedelta(seconds=30)
+    server = torch.TCPStore("127.0.0.1", 0, None, True, timeout, wait_for_workers=False)
+    answers: dict[int, str] = {}
+
+    def ask(rank: int, statement: str, problem: str) -> None:
+        store = torch.TCPStore("127.0.0.1", server.port, None, False, timeout, wait_for_workers=False)
+        prefixed = torch.PrefixStore("default_pg", store)
+        answers[rank] = agree(prefixed, range(WORLD), rank, statement, problem, limit_s=limit_s)
+
+    threads = [threading.Thread(target=ask, args=(rank, *each)) for rank, each in statements.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+@pytest.mark.torch
+def test_ranks_that_state_the_same_agree() -> None:
+    assert asked(dict.fromkeys(range(WORLD), ("plan a", ""))) == dict.fromkeys(range(WORLD), "")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ({2: ("plan b", "")}, "rank 0 has plan a, rank 2 plan b"),
+        ({1: ("plan a", "another driver")}, "rank 1: another driver"),
+        ({0: ("plan b", "")}, "rank 0 has plan b, rank 1 plan a"),
+    ],
+)
+def test_one_odd_rank_stops_all_of_them_alike(odd: dict[int, tuple[str, str]], says: str) -> None:
+    found = asked(dict.fromkeys(range(WORLD), ("plan a", "")) | odd)
+    assert found == dict.fromkeys(range(WORLD), says)
+
+
+@pytest.mark.torch
+def test_a_rank_without_a_plan_stops_the_others_and_hangs_none() -> None:
+    found = asked(dict.fromkeys((0, 1, 3), ("plan a", "")), limit_s=0.3)
+    assert found == dict.fromkeys((0, 1, 3), "rank 2 has no such plan, or was too late")
+
+
+@pytest.mark.torch
+def test_a_rank_that_is_late_does_as_the_others_did() -> None:
+    """They gave up on it: it may not change its tables alone, though it finds that all state the same."""
+    torch = importlib.import_module("torch.distributed")
+    store = torch.HashStore()
+    early = [agree(store, (0, 1), 0, "plan a", "", limit_s=0.1), agree(store, (0, 1), 1, "plan a", "", limit_s=0.1)]
+    assert early == ["rank 1 has no such plan, or was too late"] * 2
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = "watched_by_a_test"
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    (tmp_path / name / "inner.py").write_text("value = 1\n")
+    (tmp_path / name / "broken.py").write_text("raise ValueError('its own fault')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(imports, "_WATCHER", imports._Watcher())
+    yield name
+    for each in [each for each in sys.modules if each.startswith(name)]:
+        del sys.modules[each]
+
+
+def test_a_module_is_seen_when_somebody_imports_it(package: str) -> None:
+    seen: list[ModuleType] = []
+    after_import(f"{package}.inner", seen.append)
+    assert package not in sys.modules
+    module = importlib.import_module(f"{package}.inner")
+    assert seen == [module]
+    assert (module.value, module.__spec__ is not None) == (1, True)
+    importlib.import_module(f"{package}.inner")
+    assert len(seen) == 1
+    after_import(f"{package}.inner", seen.append)
+    assert seen == [module, module]
+
+
+def test_a_module_that_cannot_be_imported_fails_as_it_would(package: str) -> None:
+    seen: list[ModuleType] = []
+    for name in ("broken", "missing"):
+        after_import(f"{package}.{name}", seen.append)
+    with pytest.raises(ValueError, match="its own fault"):
+        importlib.import_module(f"{package}.broken")
+    with pytest.raises(ModuleNotFoundError, match="missing"):
+        importlib.import_module(f"{package}.missing")
+    assert seen == []
+
+
+@pytest.mark.gpu
+@pytest.mark.torch
+def test_the_facts_of_a_gpu_are_those_of_a_measurement() -> None:
+    """A plan's gate compares what serves with what measured: both must ask the GPU alike."""
+    from megatune_tuner.workers.gpu_device import GpuDevice
+
+    measured: dict[str, Any] = GpuDevice(0).target().to_dict()
+    found = serving.target("none")
+    assert found["toolchain"] == measured["toolchain"]
+    assert found["hardware"] == {name: value for name, value in measured["hardware"].items() if name != "world"}

@@ -1,0 +1,217 @@
+"""What the exporter ``vllm-plugin`` makes of plans, and its wheel in a Python without vLLM."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_examples import REGIME
+from plan_examples import TARGET
+from plan_examples import Case
+from plan_examples import example_cases
+from plan_examples import example_plan
+from plan_examples import fill
+from plan_examples import simt
+from reduction_examples import FANOUT
+from reduction_examples import NCCL
+from reduction_examples import TWO_STAGE
+from reduction_examples import example_reduction_plan
+from reduction_examples import plan_of
+from reduction_examples import reduction_cases
+from reduction_examples import wins
+
+from megatune_db.session import open_database
+from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_planner import reader
+from megatune_planner.exporters import batch_table
+from megatune_planner.exporters.base import exporter
+from megatune_planner.exporters.base import write
+from megatune_planner.exporters.vllm_plugin import _runs
+from megatune_planner.exporters.vllm_plugin_schema import Overlay
+from megatune_planner.plan import Plan
+from megatune_planner.planning import make_plan
+
+NAME = "vllm-plugin"
+
+
+def exported(plan: Plan) -> tuple[str, bytes, str]:
+    """Name and bytes of the wheel, and what to know of it."""
+    files = exporter(NAME).files(plan)
+    ((name, wheel),) = ((name, content) for name, content in files.items() if isinstance(content, bytes))
+    return name, wheel, str(files["vllm_plugin.md"])
+
+
+def overlay_of(plan: Plan) -> Overlay:
+    with zipfile.ZipFile(io.BytesIO(exported(plan)[1])) as archive:
+        return Overlay.model_validate_json(archive.read("megatune_vllm_plan/overlay.json"))
+
+
+@pytest.fixture
+def reductions(tmp_path: Path) -> Plan:
+    cases = [
+        *reduction_cases(7168, 8, wins({1: FANOUT, 5: FANOUT, 6: TWO_STAGE, 40: TWO_STAGE, 48: NCCL, 64: NCCL})),
+        *reduction_cases(3584, 8, wins({1: FANOUT, 11: FANOUT, 12: TWO_STAGE, 32: TWO_STAGE, 33: NCCL, 64: NCCL})),
+    ]
+    return plan_of(tmp_path, cases)
+
+
+def test_the_same_plan_gives_the_same_bytes(plan: Plan, reductions: Plan) -> None:
+    for each in (plan, reductions):
+        assert exported(each) == exported(Plan.from_json(each.to_json()))
+    name, wheel, said = exported(plan)
+    assert name == f"megatune_vllm_plan-0.33.0+{plan.digest}-py3-none-any.whl"
+    assert f"pip install --no-deps {name}" in said
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        assert archive.testzip() is None
+        assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
+        rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(_record(archive)).decode()))}
+        assert set(rows) == set(archive.namelist())
+        assert archive.read("megatune_vllm_plan/reader.py").decode() == Path(reader.__file__).read_text()
+        assert archive.read("megatune_vllm_plan/plan.json").decode() == plan.to_json()
+
+
+def _record(archive: zipfile.ZipFile) -> str:
+    return next(name for name in archive.namelist() if name.endswith("RECORD"))
+
+
+def test_pip_installs_it_without_a_network_and_takes_all_of_it_back(plan: Plan, tmp_path: Path) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
+    python = environment / "bin/python"
+    before = sorted(environment.rglob("*"))
+    name, _, _ = exported(plan)
+    write(exporter(NAME).files(plan), tmp_path / "out")
+
+    def pip(*arguments: str) -> None:
+        command = [sys.executable, "-m", "pip", "--python", str(python), *arguments]
+        subprocess.run(command, check=True, capture_output=True)
+
+    pip("install", "--no-deps", "--no-index", str(tmp_path / "out" / name))
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "(point,) = entry_points(group='vllm.general_plugins')\n"
+        "import logging; logging.basicConfig()\n"
+        "register = point.load(); register(); register()\n"
+        "import megatune_vllm_plan as package, sys\n"
+        "print(point.name, package.status()['plan'], 'torch' in sys.modules, 'megatune_planner' in sys.modules)\n"
+    )
+    result = subprocess.run([str(python), "-c", code], check=True, capture_output=True, text=True)
+    assert result.stdout.split() == ["megatune_vllm_plan", plan.digest, "False", "False"]
+    # vLLM is not there: one line, and nothing is raised.
+    assert result.stderr.count("changed nothing: PackageNotFoundError") == 1
+    pip("uninstall", "--yes", "megatune-vllm-plan")
+    assert sorted(environment.rglob("*")) == before
+
+
+def test_projections_are_those_of_the_table(plan: Plan) -> None:
+    (table,) = overlay_of(plan).tables
+    assert table.kind == "projections"
+    assert table.table == "KIMI_K3_PROJECTIONS_SM90"
+    files = exporter("vllm-low-latency-table").files(plan)
+    shapes = json.loads(files["vllm_low_latency_table.json"])["shapes"]
+    assert [(each.n, each.k) for each in table.shapes] == [(each["n"], each["k"]) for each in shapes]
+    for mine, theirs in zip(table.shapes, shapes, strict=True):
+        assert [config.model_dump() for config in mine.configs] == [entry["config"] for entry in theirs["entries"]]
+        assert mine.beats_dsv3 == ()
+    assert {(ask.operator, ask.tokens) for ask in table.asks} == {("projection", 1), ("projection", 5)}
+
+
+@pytest.mark.parametrize(("dsv3_us", "beaten"), [(5.6, True), (5.1, False), (4.9, False)])
+def test_dsv3_fused_a_gives_way_where_it_was_measured_and_lost(tmp_path: Path, dsv3_us: float, beaten: bool) -> None:
+    workload = Workload.of("projection", {"n": 1536, "k": 7168}, 2)
+    cases = [
+        Case(workload, Config.of("cublas", {}), 10.0),
+        Case(workload, Config.of("dsv3_fused_a", {}), dsv3_us),
+        Case(workload, simt(), 5.0),
+        *(Case(workload.at(1), config, us) for config, us in ((Config.of("cublas", {}), 10.0), (simt(), 5.0))),
+    ]
+    with open_database(tmp_path / "dsv3.db") as database, database.session() as session:
+        fill(session, cases)
+        plan = make_plan(
+            session,
+            name="dsv3",
+            target=TARGET.digest,
+            regime=REGIME,
+            baselines={"projection": ("cublas", "dsv3_fused_a")},
+        )
+    (table,) = overlay_of(plan).tables
+    assert table.kind == "projections"
+    (shape,) = table.shapes
+    assert [config.num_rows for config in shape.configs] == [1, 2]
+    assert shape.beats_dsv3 == ((2,) if beaten else ())
+
+
+def test_reductions_are_those_of_the_tables(reductions: Plan) -> None:
+    overlay = overlay_of(reductions)
+    found = [(t.module.rpartition(".")[2], t.key, t.shipped, t.value) for t in overlay.tables if t.kind == "batches"]
+    # Where stock won, and of the two variants none is told to be faster, it is as vLLM ships it.
+    assert found == [("prepared", 8, "33-64:1", "6-64:1"), ("tail_runtime", 8, "", "12-32:1")]
+    assert [t.decided for t in overlay.tables if t.kind == "batches"] == [((1, 5), (6, 40)), ((1, 11), (12, 32))]
+    for table in overlay.tables:
+        assert table.kind == "batches"
+        meant = {t: value for lo, hi, value in table.means for t in range(lo, hi + 1)}
+        assert batch_table.parse(table.value) == meant
+        assert {ask.context_tokens for ask in table.asks} == {1}
+    assert {shape.shape: shape.won for shape in overlay.stock_steps["8"]} == {
+        "width=7168": ((48, 64),),
+        "width=3584": ((33, 64),),
+    }
+
+
+def test_what_changes_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MegatuneError, match="its tables are those that vLLM ships, and no step is stock"):
+        exporter(NAME).files(example_reduction_plan(tmp_path))
+    cases = [case for case in example_cases() if case.config.variant != "simt"]
+    (tmp_path / "mma").mkdir()
+    with pytest.raises(MegatuneError, match="vllm-plugin: the plan changes nothing in vLLM: vllm-low-latency-table"):
+        exporter(NAME).files(example_plan(tmp_path / "mma", cases))
+
+
+def test_what_is_needed_depends_on_the_plan(plan: Plan, reductions: Plan) -> None:
+    of_gemm, of_decode = exporter(NAME).needs(plan), exporter(NAME).needs(reductions)
+    gemm, decode = "vllm/models/kimi_k3/nvidia/low_latency_gemm.py", "specialized_decode/runtime/decode.py"
+    assert gemm in of_gemm
+    assert gemm not in of_decode
+    assert any(path.endswith(decode) for path in of_decode)
+    assert not any(path.endswith(decode) for path in of_gemm)
+
+
+def test_what_the_overlay_would_not_do_cannot_be_written(plan: Plan, reductions: Plan) -> None:
+    def damaged(plan: Plan, *path: Any, value: Any) -> str:
+        document = json.loads(overlay_of(plan).model_dump_json())
+        part = document
+        for name in path[:-1]:
+            part = part[name]
+        part[path[-1]] = value
+        return json.dumps(document)
+
+    for text, says in (
+        (damaged(reductions, "tables", 0, "value", value="9-64:1"), "says"),
+        (damaged(reductions, "tables", 0, "value", value="64-9:1"), "the range is reversed"),
+        (damaged(plan, "tables", value=[]), "nothing would change"),
+        (damaged(plan, "tables", 0, "shapes", 0, "beats_dsv3", value=[16]), "must ascend in tokens, and beat"),
+        (damaged(plan, "tables", 0, "shapes", 0, "k", value=1000), "is not divisible by block_size"),
+        (damaged(plan, "tables", 0, "kind", value="other"), "kind"),
+        (damaged(plan, "surprise", value=1), "surprise"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Overlay.model_validate_json(text)
+
+
+def test_steps_alone_may_be_stock(reductions: Plan) -> None:
+    document = json.loads(overlay_of(reductions).model_dump_json()) | {"tables": []}
+    assert Overlay.model_validate_json(json.dumps(document)).stock_steps
+
+
+def test_runs_of_a_table() -> None:
+    table = batch_table.parse("1-3:1,5:1,6-7:2,8:2.3,9:on")
+    assert list(_runs(table)) == [(1, 3, 1), (5, 5, 1), (6, 7, 2), (8, 8, (2, 3)), (9, 9, "on")]
