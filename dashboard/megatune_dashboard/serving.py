@@ -81,9 +81,10 @@ def serve(db: Path, *, host: str, port: int, sign_in: Path | None) -> None:
     """Serve the pages until the process is stopped."""
     from streamlit.web import bootstrap
 
-    # Imported now, so that the first page need not wait for it.
     from megatune_dashboard.app import frame
+    from megatune_dashboard.app.warm import warm
 
+    warm()
     os.environ[frame.DATABASE] = str(db)
     os.environ.pop(frame.SIGN_IN, None)
     if sign_in is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,12 @@ class Context:
         :raises DatabaseError: when the database cannot be read.
         """
         return self.source.read(query, *arguments, **options)
+
+    def read_at(
+        self, version: Hashable, query: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """The same, kept until ``version`` changes: where a commit elsewhere leaves the answer as it is."""
+        return self.source.read_at(version, query, *arguments, **options)
 
     def link(self, path: str, label: str, **filters: str) -> None:
         """A link to another page.

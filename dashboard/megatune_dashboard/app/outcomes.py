@@ -15,7 +15,9 @@ from megatune_kernels.operator import operators
 
 def outcomes_of(context: Context, row: CampaignRow) -> list[OutcomeRow]:
     """The best of each workload against its fastest baseline."""
-    return context.read(queries.outcomes, row.id, baseline_names())
+    # They follow from the campaign's trials and measurements alone, neither of which is ever changed.
+    version = (tuple(sorted(row.trials.items())), tuple(sorted(row.statuses.items())))
+    return context.read_at(version, queries.outcomes, row.id, baseline_names())
 
 
 def baseline_names() -> tuple[str, ...]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import streamlit as st
+from numpy.typing import NDArray
 
 from megatune_dashboard.app import charts
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.latency_chart import samples_figure
-from megatune_dashboard.app.tables import table
+from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.text import plain
 from megatune_db import queries
 from megatune_db.records import Status
@@ -43,6 +44,8 @@ def samples_of(context: Context, measurement_id: int) -> None:
         f"A sample is {found.launches_a_sample} launches; stage {found.stage}, {found.provenance}, regime "
         f"{plain(found.regime)}, measured {found.measured_at:%Y-%m-%d %H:%M:%S} UTC in session {plain(found.session)}."
     )
-    rows = [{"sample": place + 1, "µs": float(us)} for place, us in enumerate(samples[: charts.MOST_POINTS])]
-    with st.expander("As a table"):
-        table("samples", rows, empty="")
+    folded_table("As a table", "samples", lambda: _rows(samples), empty="")
+
+
+def _rows(samples: NDArray[np.float32]) -> list[dict[str, float]]:
+    return [{"sample": place, "µs": float(us)} for place, us in enumerate(samples, 1)]

@@ -38,7 +38,7 @@ class Source:
         self._lock = threading.Lock()
         self._database: Database | None = None
         self._identity: tuple[int, int] | None = None
-        self._answers: OrderedDict[Hashable, tuple[int, Any]] = OrderedDict()
+        self._answers: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
 
     def database(self) -> Database | None:
         """The database, read-only; None while there is none, or nothing but an empty file.
@@ -65,26 +65,38 @@ class Source:
         :raises DatabaseMissingError: while there is no database.
         :raises DatabaseError: when it cannot be read.
         """
-        database = self.database()
-        if database is None:
-            raise DatabaseMissingError(f"there is no database {self.path} yet")
-        key = (query, arguments, tuple(sorted(options.items())))
         # The count comes first: what is committed between the two is read now and asked for once more later.
-        count = database.changes()
+        return self.read_at(self._present().changes(), query, *arguments, **options)
+
+    def read_at(
+        self, version: Hashable, query: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs
+    ) -> T:
+        """The same, asked once for as long as ``version`` stays what it is: for answers that few commits change.
+
+        The errors are those of ``read``.
+        """
+        database = self._present()
+        key = (query, arguments, tuple(sorted(options.items())))
         with self._lock:
             found = self._answers.get(key)
-            if found is not None and found[0] == count:
+            if found is not None and found[0] == version:
                 self._answers.move_to_end(key)
                 answer: T = found[1]
                 return answer
         with database.session() as session:
             answer = query(session, *arguments, **options)
         with self._lock:
-            self._answers[key] = (count, answer)
+            self._answers[key] = (version, answer)
             self._answers.move_to_end(key)
             while len(self._answers) > MOST_ANSWERS:
                 self._answers.popitem(last=False)
         return answer
+
+    def _present(self) -> Database:
+        database = self.database()
+        if database is None:
+            raise DatabaseMissingError(f"there is no database {self.path} yet")
+        return database
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Session]:

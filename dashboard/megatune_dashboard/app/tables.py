@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from functools import partial
@@ -39,6 +40,16 @@ def table(
         on_click="ignore",
     )
     return shown
+
+
+def folded_table(
+    label: str, name: str, rows: Callable[[], Sequence[Row]], *, empty: str, columns: Mapping[str, Any] | None = None
+) -> None:
+    """A table under a line that opens it. Until then its rows are neither made nor sent: that keeps pages quick."""
+    fold = st.expander(label, key=f"fold-{name}", on_change="rerun")
+    if fold.open:
+        with fold:
+            table(name, rows(), empty=empty, columns=columns)
 
 
 def csv_text(rows: Sequence[Row]) -> str:

@@ -13,6 +13,7 @@ from megatune_dashboard.app.outcomes import duration
 from megatune_dashboard.app.outcomes import outcomes_of
 from megatune_dashboard.app.outcomes import speedup
 from megatune_dashboard.app.outcomes import target_name
+from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
@@ -139,8 +140,7 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     if preliminary:
         st.caption(f"{preliminary} of these are preliminary: not measured again beside their baseline yet.")
     ended = [{"status": str(status), "measurements": count} for status, count in sorted(row.statuses.items())]
-    with st.expander("How measurements ended"):
-        table("statuses", ended, empty="Nothing was measured yet.")
+    folded_table("How measurements ended", "statuses", lambda: ended, empty="Nothing was measured yet.")
     context.link("search", "How it searched, and why it chose what it chose", campaign=row.name)
 
 

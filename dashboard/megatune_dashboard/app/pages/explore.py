@@ -16,6 +16,7 @@ from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.outcomes import baseline_names
 from megatune_dashboard.app.outcomes import target_name
 from megatune_dashboard.app.sample_view import samples_of
+from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
@@ -75,7 +76,7 @@ def page(context: Context) -> None:
             _side(context, side, place, views.get(side.label), others if wants_predictions else (), top, shape)
     view = views[left.label]
     if right is not None:
-        _differences(left, right, view, views.get(right.label), _found(context, right, left.row))
+        _differences(view, views.get(right.label), _found(context, right, left.row))
     _under(context, view)
 
 
@@ -209,8 +210,6 @@ def _campaign_curves(
 
 
 def _differences(
-    left: Side,
-    right: Side,
     view: ShapeView,
     other: ShapeView | None,
     found: Mapping[str, Sequence[tuple[int, float]]],
@@ -227,12 +226,11 @@ def _differences(
         }
         for tokens in sorted(set(mine) & set(theirs))
     ]
-    with st.expander("Best of both sides", expanded=False):
-        st.caption(
-            f"Left: {plain(left.label)}. Right: {plain(right.label)}. Figures of two targets, regimes or provenances "
-            "come from two clocks: look at the shape of the curves, not at a few percent."
-        )
-        table("beside", rows, empty="Both have no tokens in common.", columns=NUMBERS)
+    st.caption(
+        "Figures of two targets, regimes or provenances come from two clocks: look at the shape of the curves, not at "
+        "a few percent."
+    )
+    folded_table("Best of both sides", "beside", lambda: rows, empty="Both have no tokens in common.", columns=NUMBERS)
 
 
 def _best_us(view: ShapeView) -> dict[int, float]:
@@ -324,8 +322,7 @@ def _parameter(context: Context, view: ShapeView) -> None:
         }
         for point in points
     ]
-    with st.expander("As a table"):
-        table("parameter", rows, empty="", columns=NUMBERS)
+    folded_table("As a table", "parameter", lambda: rows, empty="", columns=NUMBERS)
 
 
 def _points(view: ShapeView) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from megatune_dashboard.app import charts
 from megatune_dashboard.app import running
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.outcomes import target_name
+from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
 from megatune_db import queries
@@ -77,8 +78,7 @@ def _size(context: Context) -> None:
         f"{_mb(log)} in its log."
     )
     rows = [{"table": name, "rows": count} for name, count in size.rows.items()]
-    with st.expander("Rows"):
-        table("rows", rows, empty="")
+    folded_table("Rows", "rows", lambda: rows, empty="")
 
 
 def _failing(context: Context, failing: Sequence[FailingConfig]) -> None:

@@ -15,6 +15,7 @@ from megatune_dashboard.app import search_charts
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.outcomes import outcomes_of
 from megatune_dashboard.app.pages.explore import shape_label
+from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
@@ -122,8 +123,13 @@ def _history(trials: Sequence[TrialRow], workload: WorkloadName) -> None:
     if stale:
         notes.append(f"{stale} were asked for by a process that ended before it measured them.")
     st.caption(" ".join(notes))
-    with st.expander("All trials"):
-        table("trials", [_trial(trial) for trial in trials], empty="No trial yet.", columns=NUMBERS)
+    folded_table(
+        "All trials",
+        "trials",
+        lambda: [_trial(trial) for trial in trials],
+        empty="No trial yet.",
+        columns=NUMBERS,
+    )
 
 
 def _trial(trial: TrialRow) -> dict[str, Any]:
@@ -274,8 +280,7 @@ def _failures(context: Context, row: CampaignRow, workload: WorkloadName) -> Non
     ]
     table("reasons", grouped, empty="Nothing failed at this workload.")
     if rows:
-        with st.expander("Each config"):
-            table("failures", rows, empty="")
+        folded_table("Each config", "failures", lambda: rows, empty="")
 
 
 def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
@@ -333,8 +338,7 @@ def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
             {"baseline": each.variant, "median µs": each.median_us, "low µs": each.low_us, "high µs": each.high_us}
             for each in fastest
         ]
-        with st.expander("Baselines here"):
-            table("baselines", rows, empty="", columns=NUMBERS)
+        folded_table("Baselines here", "baselines", lambda: rows, empty="", columns=NUMBERS)
 
 
 def _tie(place: int, tie: Tie) -> dict[str, Any]:
