@@ -24,9 +24,19 @@ from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.base import exporters
 from megatune_planner.exporters.checking import check
 from tests.contract.runtime_wheels import VERSIONS
+from tests.contract.runtime_wheels import cannot_run
 from tests.contract.runtime_wheels import wheel
 
 RUNTIMES = sorted(VERSIONS)
+
+
+def test_what_cannot_run_fails_in_ci_and_is_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="this has to run in CI: no wheel"):
+        cannot_run("no wheel")
+    monkeypatch.setenv("CI", "")
+    with pytest.raises(pytest.skip.Exception, match="no wheel"):
+        cannot_run("no wheel")
 
 
 def of(runtime: str) -> list[Exporter]:
@@ -59,7 +69,7 @@ def test_the_command_reads_a_wheel(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     found = json.loads(result.output)
     assert found["holds"]
-    assert {each["exporter"] for each in found["exports"]} == {"vllm-low-latency-table", "vllm-plugin"}
+    assert {each["exporter"] for each in found["exports"]} == {"vllm-config", "vllm-low-latency-table", "vllm-plugin"}
     assert all(each["version"] == each["written_for"] == VERSIONS["vllm"] for each in found["exports"])
 
 

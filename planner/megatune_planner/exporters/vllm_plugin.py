@@ -8,11 +8,13 @@ overlay does not know yet is a class in its ``tables.py``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Protocol
 
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.errors import MegatuneError
@@ -26,7 +28,6 @@ from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import Names
 from megatune_planner.exporters.reduction_schema import PlanSource
 from megatune_planner.exporters.reduction_schema import Runtime
-from megatune_planner.exporters.vllm_decode_schema import Table as DecodeTable
 from megatune_planner.exporters.vllm_decode_schema import Tables as DecodeTables
 from megatune_planner.exporters.vllm_low_latency_table import VllmLowLatencyTable
 from megatune_planner.exporters.vllm_plugin_markdown import render
@@ -188,7 +189,15 @@ def _reductions(plan: Plan, text: str) -> Changes:
         shape = planned[table.world, table.width]
         stock[str(table.world)] = (*stock.get(str(table.world), ()), _stock(plan, shape))
         if table.value != table.shipped:
-            tables.append(_batches(table, shape))
+            decided = [each for each in table.stretches if each.source not in ("shipped", "unheeded")]
+            tables.append(
+                batches(
+                    table,
+                    key=table.world,
+                    decided=[(each.tokens_lo, each.tokens_hi) for each in decided],
+                    asks=_asks("reduction", shape, batch_table.MAX_BATCH, context_tokens=1),
+                )
+            )
     says = {
         world: shapes
         for world, shapes in stock.items()
@@ -199,17 +208,38 @@ def _reductions(plan: Plan, text: str) -> Changes:
     return Changes(tuple(tables), written.skipped, says)
 
 
-def _batches(table: DecodeTable, shape: ShapePlan) -> Batches:
-    decided = [each for each in table.stretches if each.source not in ("shipped", "unheeded")]
+class BatchTable(Protocol):
+    """What an exporter says of a table by batch."""
+
+    @property
+    def module(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def world(self) -> int: ...
+    @property
+    def shipped(self) -> str: ...
+    @property
+    def value(self) -> str: ...
+
+
+def batches(table: BatchTable, *, key: int, decided: Iterable[tuple[int, int]], asks: Iterable[Ask]) -> Batches:
+    """A table of the specialised decode as the overlay changes it.
+
+    :param key: of the entry in the runtime's dict.
+    :param decided: first and last tokens of what the plan decides.
+    :param asks: what the plan must not call stock.
+    """
     return Batches(
         module=table.module,
         table=table.name,
-        key=table.world,
+        world=table.world,
+        key=key,
         shipped=table.shipped,
         value=table.value,
         means=tuple(_runs(batch_table.parse(table.value))),
-        decided=tuple((each.tokens_lo, each.tokens_hi) for each in decided),
-        asks=tuple(_asks("reduction", shape, batch_table.MAX_BATCH, context_tokens=1)),
+        decided=tuple(decided),
+        asks=tuple(asks),
     )
 
 

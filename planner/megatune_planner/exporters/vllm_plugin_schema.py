@@ -45,7 +45,7 @@ class Ask(Part):
 
 
 class Batches(Part):
-    """An entry of a dict by ranks whose text says by tokens what is done."""
+    """An entry of a dict whose text says by tokens what is done."""
 
     kind: Literal["batches"] = "batches"
     """Which kind of table it is."""
@@ -53,8 +53,10 @@ class Batches(Part):
     """That holds the dict."""
     table: str
     """Name of the dict."""
+    world: int
+    """Ranks that the entry is for."""
     key: int
-    """Ranks."""
+    """Of the entry: the ranks, or what follows from them, e.g. local heads."""
     shipped: str
     """What vLLM has there; anything else, and nothing changes."""
     value: str

@@ -63,7 +63,7 @@ class Decode(Group):
         try:
             ranks = module.get_tp_group()
             world, rank, members = ranks.world_size, ranks.rank, tuple(ranks.ranks)
-            self.tables = self.batches = [table for table in self.all_batches if table.entry["key"] == world]
+            self.tables = self.batches = [table for table in self.all_batches if table.entry["world"] == world]
             self.stock = self._stock(world)
             if not self.tables and not self.stock:
                 raise Differs(f"the plan says nothing of {world} ranks")

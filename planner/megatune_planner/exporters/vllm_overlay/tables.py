@@ -88,7 +88,7 @@ class Table(ABC):
 
 
 class Batches(Table):
-    """An entry of a dict by ranks, a text that says by tokens what is done: ``9-64:1``."""
+    """An entry of a dict, a text that says by tokens what is done: ``9-64:1``."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         super().__init__(entry)
