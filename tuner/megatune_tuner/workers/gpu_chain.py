@@ -12,11 +12,14 @@ from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from functools import partial
 from typing import Any
 
 from cuda.core import launch
 
 from megatune_kernels.buffers import ChainBuffers
+from megatune_kernels.buffers import Windows
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
@@ -27,6 +30,8 @@ from megatune_kernels.parts import Wait
 from megatune_kernels.parts import schedule
 from megatune_tuner.workers.gpu_launch import load
 
+Launcher = Callable[[Any, int], None]
+"""Enqueues one kernel on a stream, over one of several sets of addresses."""
 ALONE_LAUNCHES = 32
 """The fewest of a part that is timed alone."""
 WINDOW_SHARE = 4
@@ -110,9 +115,9 @@ class Chain:
             windows = self._buffers.windows(name)
             if windows is None:
                 copies = list(range(self._buffers.copies))
-                found.append(self._repeated(name, name, self._launches[name], copies))
+                found.append(self._repeated(name, name, partial(self._launches.__getitem__, name), copies))
                 continue
-            run = self._launcher(name, windows.workload, windows.pointers)
+            run = self._over(name, windows)
             if self._buffers.copies > 1 and len(windows.pointers) <= MOST_LAUNCHES:
                 found.append(self._repeated(f"{name} cold", name, run, range(len(windows.pointers))))
             if windows.bytes * HOT_SHARE <= l2_bytes:
@@ -126,29 +131,31 @@ class Chain:
         found = {name: self._buffers.windows(name, l2_bytes // WINDOW_SHARE) for name in self._parts}
         reading = {name: windows for name, windows in found.items() if windows is not None}
         name, windows = max(reading.items(), key=lambda item: item[1].bytes)
-        run = self._launcher(name, windows.workload, windows.pointers)
+        run = self._over(name, windows)
         return Probe(
             self._repeated("probe cold", name, run, range(len(windows.pointers))),
             self._repeated("probe hot", name, run, [0]),
             windows.bytes,
         )
 
-    def _repeated(self, name: str, part: str, run: Callable[[Any, int], None], turns: Sequence[int]) -> Alone:
+    def _over(self, part: str, windows: Windows) -> Callable[[], Launcher]:
+        # Loaded when it is launched, which it is not where its time is known.
+        return cache(lambda: self._launcher(part, windows.workload, windows.pointers))
+
+    def _repeated(self, name: str, part: str, run: Callable[[], Launcher], turns: Sequence[int]) -> Alone:
         rounds = math.ceil(ALONE_LAUNCHES / len(turns))
 
         def enqueue() -> None:
             for _ in range(rounds):
                 for turn in turns:
-                    run(self._streams[0], turn)
+                    run()(self._streams[0], turn)
 
         shape = operator(self._parts[part].workload.operator).launch(
             self._parts[part].workload, self._parts[part].config
         )
         return Alone(name, (name, self._artifacts[part].key, shape), rounds * len(turns), enqueue)
 
-    def _launcher(
-        self, name: str, workload: Workload, pointers: Sequence[tuple[int, ...]]
-    ) -> Callable[[Any, int], None]:
+    def _launcher(self, name: str, workload: Workload, pointers: Sequence[tuple[int, ...]]) -> Launcher:
         """What enqueues the part's kernel on a stream, over one of several sets of addresses."""
         shape = operator(workload.operator).launch(workload, self._parts[name].config)
         kernel, config = load(self._artifacts[name], shape, self._device_id)
