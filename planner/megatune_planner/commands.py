@@ -40,6 +40,7 @@ from megatune_planner.predict_command import predict
 from megatune_planner.review_commands import approve
 from megatune_planner.review_commands import reject
 from megatune_planner.review_commands import rollback
+from megatune_planner.serve_plan_command import serve_plan
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -55,6 +56,10 @@ app.command(epilog="Example: megatune predict --db tuned.db --world 4 --world 8"
 app.command(epilog="Example: megatune approve plan.json --comment 'as measured on node 7'")(approve)
 app.command(epilog="Example: megatune reject plan.json --comment 'the crossover is suspect'")(reject)
 app.command(epilog="Example: megatune rollback kimi-k3-tp8 --comment 'p99 rose by a tenth'")(rollback)
+app.command(
+    name="serve-plan",
+    epilog="Example: megatune serve-plan plan.json --rate 50 --concurrency 16 --context 32768 --out serving/",
+)(serve_plan)
 
 
 @app.command(epilog="Example: megatune plan --db tuned.db --name kimi-k3-tp8 --out plan.json")

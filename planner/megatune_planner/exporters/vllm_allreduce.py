@@ -116,6 +116,20 @@ class VllmAllreduce(Exporter):
         )
 
 
+def setting_of(plan: Plan, world: int | None, name: str) -> Setting | None:
+    """One of the two settings as the plan's reductions of a world support it; None where they do not."""
+    arch = plan.content.target.hardware["arch"]
+    if world is None or arch not in CUSTOM_MAX_MIB:
+        return None
+    try:
+        shapes = [shape for shape in reductions(plan, VllmAllreduce.name) if shape.world == world]
+        if not shapes:
+            return None
+        return (_algorithm if name == ALGORITHM_VARIABLE else _fusion_limit)(world, shapes, arch)
+    except MegatuneError:
+        return None
+
+
 def _algorithm(world: int, shapes: Sequence[ShapePlan], arch: str) -> Setting:
     if world not in ALGORITHM_WORLDS:
         raise MegatuneError(f"vLLM has no all-reduce of its own for it; it has {', '.join(map(str, ALGORITHM_WORLDS))}")

@@ -1,0 +1,73 @@
+"""What somebody measured besides a plan: parts of a step, or whole steps of stock, from a TOML file.
+
+[[given]]
+part = "attention"        # or "step": the whole step with stock serving
+tokens = 8
+low_us = 1180.0           # µs a step, all layers together
+high_us = 1230.0
+source = "profile of 2026-11-20, node 7"
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Annotated
+from typing import Self
+
+from pydantic import BaseModel
+from pydantic import ConfigDict
+from pydantic import Field
+from pydantic import ValidationError
+from pydantic import model_validator
+
+from megatune_kernels.errors import MegatuneError
+from megatune_planner.serving.bounds import Bounds
+from megatune_planner.serving.step import Given
+
+WHOLE = "step"
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    part: str
+    tokens: Annotated[int, Field(ge=1)]
+    low_us: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    high_us: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    source: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.high_us < self.low_us:
+            raise ValueError("high_us is below low_us")
+        return self
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    given: list[_Entry]
+
+
+def read_given(path: Path) -> Given:
+    """:raises MegatuneError: naming the file, when it cannot be read or is not as above."""
+    try:
+        found = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise MegatuneError(f"cannot read {path}: {why}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise MegatuneError(f"{path}: not TOML: {error}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise MegatuneError(f"{path}: {where}: {first['msg']}") from None
+    parts: dict[str, dict[int, Bounds]] = {}
+    for entry in found.given:
+        points = parts.setdefault(entry.part, {})
+        if entry.tokens in points:
+            raise MegatuneError(f"{path}: {entry.part} at {entry.tokens} tokens is there twice")
+        points[entry.tokens] = Bounds(entry.low_us, entry.high_us)
+    sources = {entry.part: entry.source for entry in found.given}
+    return Given(parts, parts.pop(WHOLE, {}), sources)

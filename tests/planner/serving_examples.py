@@ -1,0 +1,71 @@
+"""A plan of everything that Megatune tunes of Kimi K3 at 16 ranks, with made-up times, and what else a step has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from plan_examples import CUBLAS
+from plan_examples import REGIME
+from plan_examples import TARGET
+from plan_examples import Case
+from plan_examples import fill
+from plan_examples import simt
+from reduction_examples import BASELINES as REDUCTION_BASELINES
+from reduction_examples import FANOUT
+from reduction_examples import NCCL
+from reduction_examples import TWO_STAGE
+from reduction_examples import reduction_cases
+from reduction_examples import sums
+
+from megatune_db.records import Stage
+from megatune_db.session import open_database
+from megatune_kernels.models import Parallel
+from megatune_kernels.models import model
+from megatune_kernels.operator import Workload
+from megatune_kernels.projection.shapes import projection_shapes
+from megatune_planner.plan import Created
+from megatune_planner.plan import Plan
+from megatune_planner.planning import make_plan
+
+K3 = model("Kimi-K3")
+TOKENS = (1, 4, 8, 16, 32, 64)
+RANKS = 16
+H200S = replace(TARGET, hardware=replace(TARGET.hardware, links="nvlink", world=RANKS))
+OTHERS = ("attention", "kda core", "routing", "norms and elementwise", "sampling", "host")
+"""Parts of a step that nobody measures."""
+
+
+def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS) -> Plan:
+    """A projection takes 10 µs on cuBLAS and 8 in the plan, a reduction 20 and 12, whatever the shape and tokens."""
+    cases = []
+    for n, k in dict.fromkeys((shape.n, shape.k) for shape in projection_shapes(K3, Parallel(RANKS))):
+        for count in tokens:
+            workload = Workload.of("projection", {"n": n, "k": k}, count)
+            for config, us in ((CUBLAS, 10.0), (simt(), 8.0)):
+                cases.append(Case(workload, config, us))
+                cases.append(Case(workload, config, us, Stage.FINAL, f"finals {workload}"))
+    for width in (7168, 3584):
+        times = sums(tokens, **{FANOUT: lambda _: 12.0, TWO_STAGE: lambda _: 14.0, NCCL: lambda _: 20.0})
+        cases += reduction_cases(width, RANKS, times)
+    with open_database(directory / "serving.db") as database, database.session() as session:
+        fill(session, cases, H200S)
+        plan = make_plan(
+            session,
+            name="kimi-k3-tp16",
+            target=H200S.digest,
+            regime=REGIME,
+            baselines={"projection": ("cublas",)} | REDUCTION_BASELINES,
+            model="Kimi-K3",
+        )
+    created = Created(at="2026-11-30T12:00:00+00:00", by="megatune")
+    return Plan(digest=plan.digest, created=created, content=plan.content)
+
+
+def given_text(us: float = 500.0) -> str:
+    """Each of the other parts takes so many µs of a step, at every number of tokens from 1 to 64."""
+    return "".join(
+        f'[[given]]\npart = "{part}"\ntokens = {tokens}\nlow_us = {us}\nhigh_us = {us * 1.1}\nsource = "made up"\n'
+        for part in OTHERS
+        for tokens in (1, 64)
+    )
