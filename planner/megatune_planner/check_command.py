@@ -101,7 +101,4 @@ def _print(result: Check) -> None:
 
 def _note(each: Checked) -> str:
     name, version = each.runtime.name, each.exporter.runtime_version
-    return (
-        f"exports for {name} are written for {version}: what looks at the version where it serves, as "
-        "vllm-plugin does, changes nothing on another"
-    )
+    return f"exports for {name} are written for {version}: those that look at its version change nothing on another"
