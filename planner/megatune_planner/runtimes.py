@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.exporters.vllm_overlay.serving import GRAPH_MODES
 from megatune_planner.features import FEATURES
 from megatune_planner.gate import Gate
 from megatune_planner.schema import Part
@@ -43,9 +44,6 @@ SGLANG_FEATURES = {
 
 TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Operands' dtypes as torch calls them."""
-
-GRAPH_MODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
-"""vLLM's ``CUDAGraphMode`` of which decode steps are whole graphs."""
 
 VLLM_FEATURES: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
     "pipeline_parallel": (("parallel_config.pipeline_parallel_size", (1,)),),

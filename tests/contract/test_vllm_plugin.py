@@ -70,6 +70,7 @@ CONFIG = {
     "cache_config": {"kv_offloading_size": None, "use_replayssm": False, "use_kda_recoverssm": False},
     "offload_config": {"uva": {"cpu_offload_gb": 0}, "prefetch": {"offload_group_size": 0}},
     "speculative_config": None,
+    "aux_output_config": {"enable_return_routed_experts": False},
     "lora_config": None,
     "kv_transfer_config": None,
     "additional_config": {"as_dict": True, "value": {"decode_backend": "latency_specialized"}},
@@ -320,6 +321,14 @@ def _drop(*path: str) -> Callable[[dict[str, Any]], None]:
         (_set("target", "toolchain", "dsl", to="4.9.0"), "toolchain.dsl"),
         (_set("config", "model_config", "dtype", to="torch.float16"), "dtype bf16, here it is 'fp16'"),
         (_set("config", "model_config", "enforce_eager", to=True), "execution 'graph', here it is 'eager'"),
+        (
+            _set("config", "compilation_config", "cudagraph_mode", "name", to="PIECEWISE"),
+            "execution 'graph', here it is 'piecewise'",
+        ),
+        (
+            _set("config", "aux_output_config", "enable_return_routed_experts", to=True),
+            "not measured with routed_experts_output",
+        ),
         (_set("config", "parallel_config", "enable_expert_parallel", to=True), "not measured with expert_parallel"),
         (_set("config", "lora_config", to={"max_loras": 1}), "not measured with lora"),
         (_set("config", "additional_config", "value", to={"megatune_plan": "0123456789abcdef"}), "asks for the plan"),

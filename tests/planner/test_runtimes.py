@@ -10,6 +10,7 @@ from plan_examples import TARGET
 from runtime_sources import source
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.exporters.vllm_overlay import serving
 from megatune_planner.features import FEATURES
 from megatune_planner.gate import Gate
 from megatune_planner.gate import gate_of
@@ -174,3 +175,9 @@ def test_the_released_vllm_has_these_settings() -> None:
             at = found[members(at)[folder].removesuffix(" | None")]
         assert last in members(at), refusal.setting
     assert set(GRAPH_MODES) < set(members(found["CUDAGraphMode"]))
+
+
+def test_the_overlay_refuses_what_the_gate_refuses() -> None:
+    """It stands alone where it serves, and has a table of its own."""
+    ours = {(name, setting) for name, settings in VLLM_FEATURES.items() for setting, _ in settings}
+    assert {(name, setting) for name, setting, _ in serving.FEATURES} == ours

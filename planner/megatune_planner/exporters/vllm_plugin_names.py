@@ -14,12 +14,14 @@ from megatune_planner.exporters.installed import Takes
 from megatune_planner.exporters.vllm_overlay import decode
 from megatune_planner.exporters.vllm_overlay import gemm
 from megatune_planner.exporters.vllm_overlay.serving import FEATURES
+from megatune_planner.exporters.vllm_overlay.serving import GRAPH_MODES
 from megatune_planner.exporters.vllm_overlay.tables import Projections
 
 _CONFIGS = {
     "": ("vllm.py", "VllmConfig"),
     "parallel_config": ("parallel.py", "ParallelConfig"),
     "speculative_config": ("speculative.py", "SpeculativeConfig"),
+    "aux_output_config": ("aux_output.py", "AuxOutputConfig"),
     "cache_config": ("cache.py", "CacheConfig"),
     "model_config": ("model.py", "ModelConfig"),
     "compilation_config": ("compilation.py", "CompilationConfig"),
@@ -70,7 +72,10 @@ ENGINE = joined(
         },
         "vllm/config/vllm.py": {"get_current_vllm_config_or_none": Takes(())},
         "vllm/config/__init__.py": {"get_current_vllm_config_or_none": ANY},
-        "vllm/config/compilation.py": {"CUDAGraphMode.NONE": ANY, "CompilationMode.STOCK_TORCH_COMPILE": ANY},
+        "vllm/config/compilation.py": {
+            **{f"CUDAGraphMode.{mode}": ANY for mode in ("NONE", *GRAPH_MODES)},
+            "CompilationMode.STOCK_TORCH_COMPILE": ANY,
+        },
         "vllm/envs.py": {"VLLM_BATCH_INVARIANT": ANY},
     },
 )

@@ -26,6 +26,7 @@ FEATURES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
     ("ragged_verification", "speculative_config.enable_adaptive_verification", (False,)),
     ("lora", "lora_config", (None,)),
     ("disaggregation", "kv_transfer_config", (None,)),
+    ("routed_experts_output", "aux_output_config.enable_return_routed_experts", (False,)),
     ("cache_offload", "cache_config.kv_offloading_size", (None, 0)),
     ("state_replay", "cache_config.use_replayssm", (False,)),
     ("state_replay", "cache_config.use_kda_recoverssm", (False,)),
@@ -35,6 +36,9 @@ FEATURES: tuple[tuple[str, str, tuple[Any, ...]], ...] = (
 )
 """Names of features, where vLLM's config says that one is on, and what it says where it is off. A part of the config
 that is None has none of its features."""
+
+GRAPH_MODES = ("FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
+"""vLLM's ``CUDAGraphMode`` of which decode steps are whole graphs, as they were measured."""
 
 
 class _Pci(ctypes.Structure):
@@ -113,7 +117,7 @@ def deployment(config: Any) -> dict[str, Any]:
     :raises AttributeError: where it has no such name, None among them: a plan holds for nothing that is not known.
     """
     model, compilation = config.model_config, config.compilation_config
-    execution = "eager" if model.enforce_eager or compilation.cudagraph_mode.name == "NONE" else "graph"
+    execution = _execution("NONE" if model.enforce_eager else compilation.cudagraph_mode.name)
     features = {name for name, path, off in FEATURES if _setting(config, path) not in (*off, None)}
     if import_module("vllm.envs").VLLM_BATCH_INVARIANT:
         features.add("deterministic")
@@ -127,6 +131,11 @@ def deployment(config: Any) -> dict[str, Any]:
         "features": sorted(features),
         "max_context_tokens": model.max_model_len,
     }
+
+
+def _execution(mode: str) -> str:
+    """In a plan's words, or in vLLM's own where a plan has none: such a step was never measured."""
+    return "graph" if mode in GRAPH_MODES else "eager" if mode == "NONE" else mode.lower()
 
 
 def _setting(config: Any, path: str) -> Any:
