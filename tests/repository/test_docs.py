@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from megatune_dashboard.command import app
+from megatune_planner.serving.given import read_given
 from megatune_tuner.campaign_file import parse_campaign
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -62,7 +63,11 @@ def test_commands_that_are_shown_exist_with_their_options(document: str) -> None
 
 
 @document
-def test_campaigns_that_are_shown_are_valid(document: str) -> None:
+def test_files_that_are_shown_are_valid(document: str, tmp_path: Path) -> None:
     for block in blocks(document, "toml"):
-        assert tomllib.loads(block)
-        assert parse_campaign(block).workloads()
+        if "given" in tomllib.loads(block):
+            path = tmp_path / "given.toml"
+            path.write_text(block)
+            assert read_given(path).sources
+        else:
+            assert parse_campaign(block).workloads()
