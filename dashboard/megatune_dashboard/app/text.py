@@ -6,13 +6,15 @@ import html
 import re
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:^=&\"'])")
+_ADDRESS = re.compile(r"(?i)(?<=http:)(?=//)|(?<=https:)(?=//)|(?<=www)(?=\.)")
+"""Where an address is cut by a character without width: Markdown makes links of them, escaped or not."""
 _MOST = 300
 """Letters of a name or reason that are shown."""
 
 
 def plain(text: object) -> str:
     """The text for a place that reads Markdown: headings, captions, labels, warnings."""
-    return _MARKDOWN.sub(r"\\\1", shortened(text))
+    return _MARKDOWN.sub(r"\\\1", _ADDRESS.sub("\u2060", shortened(text)))
 
 
 def hover(text: object) -> str:

@@ -197,7 +197,8 @@ def _comparison(context: Context, row: PlanSummary, rows: Sequence[PlanSummary],
         choices,
         index=choices.index(wanted) if wanted in choices else 0,
         format_func=spelled,
-        key=f"against-{row.digest}",
+        # Another one whenever the words of its options change: the browser would keep the old words.
+        key=f"against-{row.digest}-{row.state}-{first.digest if first else STOCK}",
     )
     st.query_params["against"] = against
     if serving is None:

@@ -1,0 +1,191 @@
+"""A plan's way through the pages in a real browser: the difference, the decision, the files, and back."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import review_examples
+from review_examples import MARKUP
+from review_examples import Example
+
+from megatune_dashboard import browsing
+from megatune_db import queries
+from megatune_db.session import open_database
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Locator
+    from playwright.sync_api import Page
+
+SCREENSHOTS = "MEGATUNE_SCREENSHOTS"
+"""Environment variable with a folder that keeps what the pages looked like."""
+WIDTHS = {"desktop": 1280, "phone": 390}
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    lacking = browsing.missing()
+    if lacking and not os.environ.get("CI"):
+        pytest.skip(lacking)
+    with browsing.browser() as opened:
+        yield opened
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Example:
+    return review_examples.make(tmp_path / "reviewed.db")
+
+
+@pytest.fixture
+def address(example: Example) -> Iterator[str]:
+    with browsing.served(example.path) as found:
+        yield found
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    folder = Path(os.environ.get(SCREENSHOTS, tmp_path / "screenshots"))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def go(page: Page, address: str) -> None:
+    page.goto(address)
+    page.get_by_role("heading", level=1).wait_for()
+    browsing.settled(page)
+
+
+def press(page: Page, name: str, then: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+    page.get_by_text(then).first.wait_for()
+    browsing.settled(page)
+
+
+def visible_tables(page: Page) -> list[Locator]:
+    return [each for each in page.get_by_test_id("stDataFrame").all() if each.is_visible()]
+
+
+def picture(page: Page, path: Path) -> None:
+    """The whole page: its window is made as high as what is in it."""
+    width = page.viewport_size["width"]  # type: ignore[index]
+    height = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
+    page.set_viewport_size({"width": width, "height": min(int(height) + 40, 6000)})
+    browsing.settled(page)
+    page.wait_for_timeout(500)  # charts move to their new size
+    page.screenshot(path=path)
+    assert path.stat().st_size > 10_000
+
+
+def test_from_the_difference_to_the_roll_back(
+    chromium: Browser, example: Example, address: str, tmp_path: Path, screenshots: Path
+) -> None:
+    context = chromium.new_context(viewport={"width": 1280, "height": 1600}, accept_downloads=True)
+    page = context.new_page()
+    go(page, f"{address}/plans")
+    assert example.draft in page.get_by_text("digest").first.inner_text()
+    page.get_by_text("9.17 to 8.23 µs").wait_for()
+    page.get_by_text("-8.4%").wait_for()
+    # Evidence is one click away.
+    before = len(visible_tables(page))
+    page.get_by_test_id("stDataFrame").nth(1).scroll_into_view_if_needed()
+    box = visible_tables(page)[0].bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + 18, box["y"] + 52)
+    page.wait_for_function(
+        "count => [...document.querySelectorAll('[data-testid=stDataFrame]')]"
+        ".filter(each => each.checkVisibility()).length > count",
+        arg=before,
+    )
+    picture(page, screenshots / "plan-review.png")
+
+    # The comment is typed, and the click ends the typing.
+    page.get_by_role("textbox", name="Comment").fill("faster by a twelfth")
+    press(page, "Approve", "approved: it can be exported now")
+
+    go(page, f"{address}/exports?plan={example.draft}")
+    page.get_by_text("will be retired").wait_for()
+    press(page, "Export 2 files", "is exported for json")
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Download the files").click()
+    download.value.save_as(tmp_path / "files.zip")
+    picture(page, screenshots / "exports.png")
+    with open_database(example.path, read_only=True) as database, database.session() as session:
+        exported = queries.plan_exports(session, example.draft)[0]
+    with zipfile.ZipFile(tmp_path / "files.zip") as opened:
+        digests = {name: hashlib.sha256(opened.read(name)).hexdigest() for name in opened.namelist()}
+    assert digests == exported.files
+
+    go(page, f"{address}/plans?plan={example.draft}")
+    page.get_by_role("textbox", name="Comment").fill("slower in serving")
+    press(page, "Roll back", f"{example.serving[:12]} serves")
+    against = page.get_by_role("combobox", name="Against").first
+    assert f"in service: kimi · {example.serving[:12]} · exported" in (against.get_attribute("value") or "")
+    picture(page, screenshots / "rolled-back.png")
+    # It survives a reload.
+    page.reload()
+    page.get_by_text("Approve again").wait_for()
+    with open_database(example.path, read_only=True) as database, database.session() as session:
+        log = [(row.action.value, row.comment) for row in queries.reviews(session, example.draft)[::-1]]
+        serving = queries.plan_in_service(session, example.draft)
+    assert log == [
+        ("approve", "faster by a twelfth"),
+        ("retire", ""),
+        ("export", ""),
+        ("roll_back", "slower in serving"),
+        ("restore", "slower in serving"),
+    ]
+    assert serving is not None
+    assert serving.digest == example.serving
+    context.close()
+
+
+def test_markup_in_names_and_comments_stays_text(chromium: Browser, example: Example, address: str) -> None:
+    review_examples.add_strange(example)
+    with open_database(example.path, read_only=True) as database, database.session() as session:
+        digests = {row.name: row.digest for row in queries.plan_summaries(session)}
+    context = chromium.new_context(viewport={"width": 1280, "height": 1600})
+    page = context.new_page()
+    alarms: list[str] = []
+    page.on("dialog", lambda dialog: (alarms.append(dialog.message), dialog.dismiss()))  # type: ignore[func-returns-value]
+    for path in ("plans", "exports"):
+        go(page, f"{address}/{path}?plan={digests[MARKUP]}")
+        if path == "exports":
+            press(page, "Export 2 files", "is exported for json")
+        page.get_by_text("<script>alert(1)</script> **bold**").first.wait_for()
+        main = page.get_by_test_id("stMain")
+        assert main.locator("a[href*='example.org']").count() == 0
+        assert main.locator("strong", has_text="bold").count() == 0
+        assert main.locator(".katex").count() == 0
+    for digest in ("newer", "torn"):
+        go(page, f"{address}/plans?plan={digest}")
+        page.get_by_text("This program cannot read the plan").wait_for()
+        assert "Traceback" not in page.content()
+    assert alarms == []
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", WIDTHS)
+def test_pages_fit_the_window(
+    chromium: Browser, example: Example, address: str, screenshots: Path, scheme: str, device: str
+) -> None:
+    context = chromium.new_context(
+        viewport={"width": WIDTHS[device], "height": 900},
+        color_scheme=scheme,  # type: ignore[arg-type]
+    )
+    page = context.new_page()
+    for path in ("plans", "exports"):
+        page.set_viewport_size({"width": WIDTHS[device], "height": 900})
+        go(page, f"{address}/{path}")
+        assert page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth") <= WIDTHS[device]
+        background = page.evaluate("getComputedStyle(document.querySelector('[data-testid=stApp]')).backgroundColor")
+        channels = [int(each) for each in background.removeprefix("rgb(").rstrip(")").split(",")]
+        assert (max(channels) < 128) == (scheme == "dark")
+        picture(page, screenshots / f"{path}-{device}-{scheme}.png")
+    context.close()
