@@ -356,19 +356,22 @@ def test_files_may_lie_in_folders(tmp_path: Path) -> None:
     assert (out / "d").read_text() == "two"
 
 
+@pytest.mark.parametrize(
+    ("fault", "raised"), [(OSError(errno.EIO, "Input/output error"), MegatuneError), (KeyboardInterrupt(), None)]
+)
 def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException, raised: type[BaseException] | None
 ) -> None:
     (tmp_path / "a").write_text("one\n")
     rename = Path.replace
 
     def refuse(path: Path, target: Path) -> Path:
         if target.name == "c":
-            raise OSError(errno.EIO, "Input/output error")
+            raise fault
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(MegatuneError, match=r"cannot write to .*: Input/output error"):
+    with pytest.raises(raised or type(fault), match=r"cannot write to .*: Input/output error" if raised else ""):
         write({"a": "two\n", "b": b"new", "c": ""}, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "one\n"}
 

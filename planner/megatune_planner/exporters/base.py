@@ -166,7 +166,7 @@ def _replace(staged: Sequence[tuple[Path, Path]]) -> None:
             before = _stage(path, path.read_bytes()) if path.is_file() else None
             done.append((path, before))
             temporary.replace(path)
-    except OSError:
+    except BaseException:  # also where somebody interrupts it: files of two exports do not go together
         for path, before in reversed(done):
             if before is not None:
                 before.replace(path)
