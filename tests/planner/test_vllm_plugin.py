@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import subprocess
 import sys
 import zipfile
@@ -35,6 +36,7 @@ from megatune_planner import reader
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.base import write
+from megatune_planner.exporters.vllm_overlay import overlay
 from megatune_planner.exporters.vllm_plugin import _runs
 from megatune_planner.exporters.vllm_plugin_schema import Overlay
 from megatune_planner.plan import Plan
@@ -151,20 +153,47 @@ def test_dsv3_fused_a_gives_way_where_it_was_measured_and_lost(tmp_path: Path, d
 
 
 def test_reductions_are_those_of_the_tables(reductions: Plan) -> None:
-    overlay = overlay_of(reductions)
-    found = [(t.module.rpartition(".")[2], t.key, t.shipped, t.value) for t in overlay.tables if t.kind == "batches"]
+    written = overlay_of(reductions)
+    found = [(t.module.rpartition(".")[2], t.key, t.shipped, t.value) for t in written.tables if t.kind == "batches"]
     # Where stock won, and of the two variants none is told to be faster, it is as vLLM ships it.
     assert found == [("prepared", 8, "33-64:1", "6-64:1"), ("tail_runtime", 8, "", "12-32:1")]
-    assert [t.decided for t in overlay.tables if t.kind == "batches"] == [((1, 5), (6, 40)), ((1, 11), (12, 32))]
-    for table in overlay.tables:
+    assert [t.decided for t in written.tables if t.kind == "batches"] == [((1, 5), (6, 40)), ((1, 11), (12, 32))]
+    for table in written.tables:
         assert table.kind == "batches"
         meant = {t: value for lo, hi, value in table.means for t in range(lo, hi + 1)}
         assert batch_table.parse(table.value) == meant
         assert {ask.context_tokens for ask in table.asks} == {1}
-    assert {shape.shape: shape.won for shape in overlay.stock_steps["8"]} == {
+    assert {shape.shape: shape.won for shape in written.stock_steps["8"]} == {
         "width=7168": ((48, 64),),
         "width=3584": ((33, 64),),
     }
+
+
+def test_steps_are_not_stock_for_one_of_their_reductions_alone(tmp_path: Path) -> None:
+    cases = reduction_cases(7168, 8, wins({1: FANOUT, 5: FANOUT, 6: TWO_STAGE, 40: TWO_STAGE, 48: NCCL, 64: NCCL}))
+    written = overlay_of(plan_of(tmp_path, cases))
+    assert len(written.tables) == 1
+    assert written.stock_steps == {}
+
+
+@pytest.mark.parametrize("fault", [OSError("no folder"), RuntimeError("changed size during iteration"), ValueError()])
+def test_counting_raises_nothing_into_a_step(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    for name in ("overlay.json", "plan.json"):
+        with zipfile.ZipFile(io.BytesIO(exported(plan)[1])) as archive:
+            (tmp_path / name).write_bytes(archive.read(f"megatune_vllm_plan/{name}"))
+    found = overlay.Overlay(tmp_path)
+    monkeypatch.setenv(overlay.STATUS_FOLDER, str(tmp_path))
+
+    def status() -> dict[str, Any]:
+        raise fault
+
+    monkeypatch.setattr(found, "status", status)
+    found.count("hit", "a")
+    found.count("hit", "b")
+    assert found.counts == {"hit a": 1, "hit b": 1}
+    assert overlay.STATUS_FOLDER not in os.environ
 
 
 def test_what_changes_nothing_is_refused(tmp_path: Path) -> None:

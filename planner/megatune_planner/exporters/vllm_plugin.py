@@ -200,7 +200,7 @@ def _reductions(plan: Plan, text: str) -> Changes:
             )
     says = {
         world: shapes
-        for world, shapes in stock.items()
+        for world, shapes in ((world, _of_whole_steps(shapes)) for world, shapes in stock.items())
         if all(each.won for each in shapes) or any(each.context_above is not None for each in shapes)
     }
     if not tables and not says:
@@ -259,6 +259,13 @@ def _stock(plan: Plan, shape: ShapePlan) -> StockShape:
         reasons.append(rule.reason)
     fitting = tuple((lo, hi) for lo, hi in won if lo <= batch_table.MAX_BATCH)
     return StockShape(shape=shape.shape, won=fitting, context_above=min(contexts, default=None), reasons=tuple(reasons))
+
+
+def _of_whole_steps(shapes: tuple[StockShape, ...]) -> tuple[StockShape, ...]:
+    """A step reduces at every width: what won at some of them says nothing of the step where another is not known."""
+    if len(shapes) == len(vllm_specialized_decode.DICTS):
+        return shapes
+    return tuple(each.model_copy(update={"won": ()}) for each in shapes)
 
 
 def _asks(operator: str, shape: ShapePlan, most: int, *, context_tokens: int | None) -> Iterator[Ask]:

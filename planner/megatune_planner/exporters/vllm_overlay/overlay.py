@@ -54,18 +54,19 @@ class Overlay:
         new = line not in self.counts
         self.counts[line] += 1
         folder = os.environ.get(STATUS_FOLDER)
-        if new and folder:
+        if not new or not folder:
+            return
+        try:
             self._write_status(Path(folder))
+        except Exception as error:  # noqa: BLE001  (whatever a folder's name or another thread does to it)
+            os.environ.pop(STATUS_FOLDER, None)
+            self.say(f"no status is written: {type(error).__name__}: {error}", warning=True)
 
     def status(self) -> dict[str, Any]:
         return {"plan": self.digest, "outcome": dict(self.outcome), "counts": dict(self.counts)}
 
     def _write_status(self, folder: Path) -> None:
-        try:
-            (folder / f"{self.digest}-{os.getpid()}.json").write_text(json.dumps(self.status()), encoding="utf-8")
-        except OSError as error:
-            os.environ.pop(STATUS_FOLDER)
-            self.say(f"no status is written: {error}", warning=True)
+        (folder / f"{self.digest}-{os.getpid()}.json").write_text(json.dumps(self.status()), encoding="utf-8")
 
     def reader(self, links: str) -> Any:
         """The plan's own reader, which has compared the gate with what serves here.
