@@ -105,6 +105,12 @@ class VariantSpace:
             if all(constraint.holds(params) for constraint in self.constraints):
                 yield Config.of(self.variant, params)
 
+    @property
+    def has_configs(self) -> bool:
+        """Whether any config is legal. The defaults are tried first: a large space is listed only where they fail."""
+        defaults = {parameter.name: parameter.default for parameter in self.parameters}
+        return not self.violations(defaults) or next(self.configs(), None) is not None
+
     def violations(self, params: Params) -> list[str]:
         """One line for each reason why these parameters are not legal; empty when they are."""
         found = []

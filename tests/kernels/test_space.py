@@ -122,3 +122,19 @@ def test_defaults_are_legal_and_a_workload_without_k_tiles_has_no_mma(workload: 
 def test_impossible_shapes_are_refused(dims: dict[str, int]) -> None:
     with pytest.raises(MegatuneError, match="impossible"):
         operator("projection").workload(dims, 1)
+
+
+@given(workloads)
+@settings(max_examples=20, deadline=None)
+def test_a_variant_has_configs_or_is_left_out(workload: Workload) -> None:
+    for variant in operator("projection").space(workload, architecture("sm_90a")).variants:
+        assert variant.has_configs
+        assert next(variant.configs(), None) is not None
+
+
+def test_a_variant_whose_defaults_are_not_legal_can_have_configs_all_the_same() -> None:
+    odd = Constraint("odd", "", lambda p: p["x"] != 2)
+    none = Constraint("none", "", lambda p: False)
+    parameters = (Parameter("x", (1, 2), 2, ""),)
+    assert VariantSpace("a", parameters, (odd,)).has_configs
+    assert not VariantSpace("a", parameters, (none,)).has_configs

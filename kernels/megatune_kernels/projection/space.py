@@ -27,7 +27,7 @@ def projection_space(workload: Workload, arch: Architecture) -> Space:
         variants.append(_simt(workload, arch))
     if workload.tokens <= MMA_TOKENS:
         variants.append(_mma(workload, arch))
-    return Space(tuple(variant for variant in variants if next(variant.configs(), None) is not None))
+    return Space(tuple(variant for variant in variants if variant.has_configs))
 
 
 def _simt(workload: Workload, arch: Architecture) -> VariantSpace:

@@ -47,7 +47,7 @@ def reduction_space(workload: Workload, arch: Architecture) -> Space:
     variants = [_variant(workload, "full_fanout", width, arch)]
     if width % world == 0:
         variants.append(_variant(workload, "two_stage", width // world, arch))
-    return Space(tuple(variant for variant in variants if next(variant.configs(), None) is not None))
+    return Space(tuple(variant for variant in variants if variant.has_configs))
 
 
 def _columns(extent: int) -> tuple[int, ...]:
