@@ -57,6 +57,12 @@ def overlay_of(plan: Plan) -> Overlay:
         return Overlay.model_validate_json(archive.read("megatune_vllm_plan/overlay.json"))
 
 
+def unpacked(plan: Plan, into: Path) -> Path:
+    with zipfile.ZipFile(io.BytesIO(exported(plan)[1])) as archive:
+        archive.extractall(into)
+    return into / "megatune_vllm_plan"
+
+
 @pytest.fixture
 def reductions(tmp_path: Path) -> Plan:
     cases = [
@@ -180,10 +186,7 @@ def test_steps_are_not_stock_for_one_of_their_reductions_alone(tmp_path: Path) -
 def test_counting_raises_nothing_into_a_step(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
-    for name in ("overlay.json", "plan.json"):
-        with zipfile.ZipFile(io.BytesIO(exported(plan)[1])) as archive:
-            (tmp_path / name).write_bytes(archive.read(f"megatune_vllm_plan/{name}"))
-    found = overlay.Overlay(tmp_path)
+    found = overlay.Overlay(unpacked(plan, tmp_path))
     monkeypatch.setenv(overlay.STATUS_FOLDER, str(tmp_path))
 
     def status() -> dict[str, Any]:
@@ -194,6 +197,17 @@ def test_counting_raises_nothing_into_a_step(
     found.count("hit", "b")
     assert found.counts == {"hit a": 1, "hit b": 1}
     assert overlay.STATUS_FOLDER not in os.environ
+
+
+def test_tables_that_were_edited_by_hand_are_refused(plan: Plan, tmp_path: Path) -> None:
+    folder = unpacked(plan, tmp_path)
+    assert overlay.Overlay(folder).digest == plan.digest
+    file = folder / "overlay.json"
+    document = json.loads(file.read_text())
+    document["tables"][0]["shapes"][0]["configs"][0]["k_unroll"] += 1
+    file.write_text(json.dumps(document))
+    with pytest.raises(ValueError, match="was changed after its digest was taken"):
+        overlay.Overlay(folder)
 
 
 def test_what_changes_nothing_is_refused(tmp_path: Path) -> None:

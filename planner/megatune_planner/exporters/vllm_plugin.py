@@ -7,6 +7,7 @@ overlay does not know yet is a class in its ``tables.py``.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ from megatune_planner.exporters.reduction_schema import PlanSource
 from megatune_planner.exporters.reduction_schema import Runtime
 from megatune_planner.exporters.vllm_decode_schema import Tables as DecodeTables
 from megatune_planner.exporters.vllm_low_latency_table import VllmLowLatencyTable
+from megatune_planner.exporters.vllm_overlay.overlay import DIGEST_FILE
 from megatune_planner.exporters.vllm_plugin_markdown import render
 from megatune_planner.exporters.vllm_plugin_names import DECODE
 from megatune_planner.exporters.vllm_plugin_names import ENGINE
@@ -108,6 +110,7 @@ class VllmPlugin(Exporter):
                 **{f"{PACKAGE}/{name}": path.read_text(encoding="utf-8") for name, path in sources.items()},
                 f"{PACKAGE}/plan.json": plan_text,
                 f"{PACKAGE}/overlay.json": text,
+                f"{PACKAGE}/{DIGEST_FILE}": f"{hashlib.sha256(text.encode()).hexdigest()}\n",
             },
             entry_points={"vllm.general_plugins": {PACKAGE: f"{PACKAGE}:register"}},
         )

@@ -21,6 +21,9 @@ from .tables import Table
 CONFIG_KEY = "megatune_plan"
 """In vLLM's ``--additional-config``: the digest of the plan that is meant to serve."""
 
+DIGEST_FILE = "overlay.sha256"
+"""Of ``overlay.json``: the plan's own digest says nothing of it."""
+
 STATUS_FOLDER = "MEGATUNE_PLAN_STATUS"
 """Environment variable: a folder for what ``status`` answers, a file a process."""
 
@@ -34,8 +37,11 @@ class Overlay:
     def __init__(self, folder: Path) -> None:
         """:raises OSError, ValueError, KeyError: when the wheel was not written whole."""
         text = (folder / "overlay.json").read_bytes()
+        digest = hashlib.sha256(text).hexdigest()
+        if (folder / DIGEST_FILE).read_text(encoding="ascii").strip() != digest:
+            raise ValueError("overlay.json was changed after its digest was taken: export the plan again")
         self.document: dict[str, Any] = json.loads(text)
-        self.version = hashlib.sha256(text).hexdigest()[:16]
+        self.version = digest[:16]
         """Of the document: another exporter may make another one of the same plan."""
         self.plan = folder / "plan.json"
         self.digest: str = self.document["plan"]["digest"]
