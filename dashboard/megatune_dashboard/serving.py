@@ -84,8 +84,8 @@ def serve(db: Path, *, host: str, port: int, sign_in: Path | None) -> None:
     from megatune_dashboard.app import frame
     from megatune_dashboard.app.warm import warm
 
-    warm()
     os.environ[frame.DATABASE] = str(db)
+    warm(frame.source(str(db)))
     os.environ.pop(frame.SIGN_IN, None)
     if sign_in is not None:
         os.environ[frame.SIGN_IN] = str(sign_in)

@@ -79,11 +79,12 @@ def guarded(page: Callable[[Context], None], context: Context) -> None:
 
 
 def _context(person: Person, pages: Mapping[str, Any] | None = None) -> Context:
-    return Context(_source(os.environ.get(DATABASE, DEFAULT_DATABASE)), person, {} if pages is None else pages)
+    return Context(source(os.environ.get(DATABASE, DEFAULT_DATABASE)), person, {} if pages is None else pages)
 
 
 @cache
-def _source(path: str) -> Source:
+def source(path: str) -> Source:
+    """The database at a path, the same for all sessions of this process."""
     return Source(path)
 
 

@@ -29,5 +29,5 @@ def welcome(context: Context) -> None:
 
 
 def _look(context: Context) -> None:
-    if context.source.database() is not None and context.read(queries.campaigns):
+    if context.source.database() is not None and context.read(queries.campaign_names):
         st.rerun()

@@ -52,12 +52,14 @@ from megatune_db.queries._seen import ParameterPoint
 from megatune_db.queries._seen import ShapeRow
 from megatune_db.queries._seen import StoredSamples
 from megatune_db.queries._seen import WorkloadName
+from megatune_db.queries._seen import campaign_names
 from megatune_db.queries._seen import campaign_workloads
 from megatune_db.queries._seen import failing_configs
 from megatune_db.queries._seen import failure_counts
 from megatune_db.queries._seen import failures
 from megatune_db.queries._seen import measured_shapes
 from megatune_db.queries._seen import parameter_curves
+from megatune_db.queries._seen import shapes_version
 from megatune_db.queries._seen import stored_samples
 from megatune_db.queries._seen import table_sizes
 from megatune_db.queries._seen import trial_pace_s
@@ -88,6 +90,7 @@ __all__ = [
     "WorkloadRow",
     "artifacts",
     "campaign",
+    "campaign_names",
     "campaign_workloads",
     "campaigns",
     "contenders",
@@ -113,6 +116,7 @@ __all__ = [
     "replaced_plan",
     "reviews",
     "samples",
+    "shapes_version",
     "status_by_workload",
     "status_counts",
     "stored_samples",

@@ -220,6 +220,29 @@ def stored_samples(session: Session, measurement_id: int) -> StoredSamples | Non
     )
 
 
+def shapes_version(session: Session, rows: tuple[ShapeRow, ...]) -> tuple[tuple[int, int], ...]:
+    """How many measurements there are of each shape, and the latest's id: what was read of them at one version still
+    holds at it, because measurements are never changed."""
+    found = []
+    for row in rows:
+        # All of a shape's workloads, of every status: finals refute and searches add.
+        query = select(func.count(), func.max(Row.id)).where(
+            Row.target_id == target_id(row.target),
+            Row.regime == str(row.regime),
+            Row.provenance == row.provenance,
+            Row.status.in_(tuple(Status)),
+            Row.workload_id.in_(select(Workload.id).where(Workload.digest.in_([each for _, each in row.workloads]))),
+        )
+        count, latest = session.execute(query).one()
+        found.append((count, latest or 0))
+    return tuple(found)
+
+
+def campaign_names(session: Session) -> list[str]:
+    """Of every campaign, the newest first."""
+    return list(session.scalars(select(Campaign.name).order_by(Campaign.id.desc())))
+
+
 def trial_pace_s(session: Session, campaign_id: int, last: int = 100) -> float | None:
     """Seconds from one trial of the campaign to the next, over the last ones; None for fewer than two."""
     query = select(Trial.created_at).where(Trial.campaign_id == campaign_id).order_by(Trial.id.desc()).limit(last)

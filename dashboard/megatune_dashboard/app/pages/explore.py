@@ -54,7 +54,7 @@ class Side:
 def page(context: Context) -> None:
     rows = context.read(queries.measured_shapes)
     if not rows:
-        if not context.read(queries.campaigns):
+        if not context.read(queries.campaign_names):
             welcome(context)
             return
         st.title("Explore")
@@ -69,7 +69,7 @@ def page(context: Context) -> None:
         "Show what the latency model predicts between measured tokens", key="predicted", bind="query-params"
     )
     sides = [side for side in (left, right) if side is not None]
-    views = {side.label: context.read(shape_view, side.row) for side in sides if side.row is not None}
+    views = {side.label: view_of(context, side.row) for side in sides if side.row is not None}
     top = max((latency_chart.largest_us(view) for view in views.values()), default=0.0) if len(sides) > 1 else None
     for place, (column, side) in enumerate(zip(st.columns(len(sides)), sides, strict=True)):
         with column:
@@ -77,7 +77,13 @@ def page(context: Context) -> None:
     view = views[left.label]
     if right is not None:
         _differences(view, views.get(right.label), _found(context, right, left.row))
-    _under(context, view)
+    # Apart, so that what is chosen below leaves the charts above as they are.
+    st.fragment(_under)(context, view)
+
+
+def view_of(context: Context, row: ShapeRow) -> ShapeView:
+    """Everything that is known of the shape, kept until something more is measured of it."""
+    return context.read_at(context.read(queries.shapes_version, (row,)), shape_view, row)
 
 
 def _filters(context: Context, rows: Sequence[ShapeRow]) -> tuple[str, Side, Side | None]:
@@ -96,9 +102,9 @@ def _filters(context: Context, rows: Sequence[ShapeRow]) -> tuple[str, Side, Sid
     with columns[2]:
         left = st.selectbox("Measured on", list(mine), key="on", bind="query-params", format_func=shortened)
     beside = {label: side for label, side in mine.items() if label != left}
-    for campaign in context.read(queries.campaigns):
-        label = f"{CAMPAIGN}{campaign.name}"
-        beside[label] = Side(label, None, campaign.name)
+    for name in context.read(queries.campaign_names):
+        label = f"{CAMPAIGN}{name}"
+        beside[label] = Side(label, None, name)
     with columns[3]:
         right = st.selectbox("Beside it", [NOTHING, *beside], key="beside", bind="query-params", format_func=shortened)
     return shape, mine[left], beside.get(right)
@@ -156,7 +162,8 @@ def _side(
 
 def _predicted(context: Context, row: ShapeRow, others: tuple[ShapeRow, ...]) -> latency_chart.Predicted:
     try:
-        return context.read(predicted_curves, row, others)
+        kin = tuple(each for each in others if (each.operator, each.target) == (row.operator, row.target))
+        return context.read_at(context.read(queries.shapes_version, kin), predicted_curves, row, kin)
     except MegatuneError as error:
         st.info(f"Nothing is predicted: {plain(error)}")
         return {}

@@ -132,9 +132,12 @@ def _hangs(context: Context) -> None:
 
 
 def _latest(context: Context) -> None:
-    st.subheader("Latest failures", anchor=False)
-    found = context.read(queries.failures, most=MOST)
-    table("latest-failures", [_failure(each) for each in found], empty="Nothing has failed.")
+    folded_table(
+        "Latest failures of every kind",
+        "latest-failures",
+        lambda: [_failure(each) for each in context.read(queries.failures, most=MOST)],
+        empty="Nothing has failed.",
+    )
 
 
 def _failure(each: FailureRow) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from megatune_dashboard.app import search_charts
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.outcomes import outcomes_of
 from megatune_dashboard.app.pages.explore import shape_label
+from megatune_dashboard.app.pages.explore import view_of
 from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
@@ -33,7 +34,6 @@ from megatune_kernels.target import architecture
 from megatune_planner.rendering import decision_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.shape_view import Tie
-from megatune_planner.shape_view import shape_view
 
 TITLE = "Search"
 ICON = ":material/manage_search:"
@@ -59,15 +59,18 @@ NUMBERS: dict[str, Any] = {
 
 
 def page(context: Context) -> None:
-    rows = context.read(queries.campaigns)
-    if not rows:
+    names = context.read(queries.campaign_names)
+    if not names:
         welcome(context)
         return
     st.title("Search")
-    chosen = _filters(context, rows)
-    if chosen is None:
-        return
-    row, workload = chosen
+    chosen = _filters(context, names)
+    if chosen is not None:
+        # Apart, so that what is chosen below does not ask for everything above again.
+        st.fragment(_parts)(context, *chosen)
+
+
+def _parts(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
     trials = context.read(queries.trials, row.id, workload=workload.digest)
     part = st.segmented_control("Look at", PARTS, default=PARTS[0], key="part", bind="query-params", required=True)
     if part == "Parameters":
@@ -82,13 +85,14 @@ def page(context: Context) -> None:
         _history(trials, workload)
 
 
-def _filters(context: Context, rows: Sequence[CampaignRow]) -> tuple[CampaignRow, WorkloadName] | None:
+def _filters(context: Context, names: Sequence[str]) -> tuple[CampaignRow, WorkloadName] | None:
     columns = st.columns(3)
     with columns[0]:
-        name = st.selectbox(
-            "Campaign", [row.name for row in rows], key="campaign", bind="query-params", format_func=shortened
-        )
-    row = next((each for each in rows if each.name == name), rows[0])
+        name = st.selectbox("Campaign", names, key="campaign", bind="query-params", format_func=shortened)
+    row = context.read(queries.campaign, name)
+    if row is None:
+        st.info("The campaign is not there any more.")
+        return None
     workloads = context.read(queries.campaign_workloads, row.id)
     if not workloads:
         st.info("The campaign has no trial yet.")
@@ -300,7 +304,7 @@ def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
     if shape is None:
         st.info("Nothing has worked at this workload yet, so that nothing can be chosen.")
         return
-    view = context.read(shape_view, shape)
+    view = view_of(context, shape)
     ties = view.ties.get(workload.tokens, ())
     if not ties:
         st.info("No config has worked at this workload.")
