@@ -183,7 +183,7 @@ def test_what_was_measured_on_either_gb300_serves_on_both(plan: Plan) -> None:
         {"model": "moonshotai/Kimi-K3"},
         {"model": "/models/Kimi_K3/"},
         {"features": ["lora"]},
-        {"features": {"lora", "disaggregation"}},
+        pytest.param({"features": {"lora", "disaggregation"}}, id="features in a set"),
         {"world": 16},
         {"max_context_tokens": 131072},
     ],
