@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from datetime import timedelta
+from itertools import islice
 from itertools import product
 from typing import Any
 
@@ -119,10 +120,10 @@ def _cells(measurements: int) -> tuple[list[_Cell], list[dict[str, Any]]]:
     each = max(8, math.ceil(measurements / len(workloads)) - 2 * FINALISTS)
     for number, workload in enumerate(workloads, 1):
         tuned = operator(workload.operator)
-        legal = tuned.space(workload, arch).configs
-        step = max(1, len(legal) // each)
+        variants = tuned.space(workload, arch).variants
+        legal = [config for variant in variants for config in islice(variant.configs(), -(-each // len(variants)))]
         mine = []
-        for config in [*legal[::step][:each], *(Config.of(name, {}) for name in tuned.baselines)]:
+        for config in [*legal[:each], *(Config.of(name, {}) for name in tuned.baselines)]:
             key = (workload.operator, config.digest)
             if key not in ids:
                 ids[key] = len(ids) + 1

@@ -30,7 +30,12 @@ MOST_TRIALS = 600
 LOGARITHMIC = 8
 """Numbers further apart than this factor are on a logarithmic axis."""
 MOST_TIES = 25
-FAST_TO_SLOW = [[0.0, "#10b981"], [0.3, "#3b82f6"], [1.0, "#8b93a1"]]
+GROUPS = (
+    ("fastest tenth", 0.1, charts.COLOURS[2], 2.0),
+    ("up to the middle", 0.5, charts.faint(charts.COLOURS[0], 0.45), 1.0),
+    ("slower half", 1.0, charts.faint(charts.BASELINE_COLOUR, 0.3), 1.0),
+)
+"""Of the configs by time: their name, the share up to which they reach, colour and width."""
 
 
 def searched(rows: Sequence[TrialRow]) -> list[TrialRow]:
@@ -134,37 +139,52 @@ def study_of(rows: Sequence[TrialRow], variant: str) -> Study:
 
 
 def parallel_figure(study: Study) -> go.Figure:
-    """Every config as a line through its parameters' values, in the colour of its time; drag along an axis for a range.
+    """Every config as a line through its parameters' values, the fastest in front.
 
-    One trace, because Optuna's own has one for each config, which a browser draws slowly.
+    Three traces: Optuna's own plot has one for each config, and Plotly's parallel coordinates need WebGL, which takes a
+    machine without a GPU a second to start.
     """
-    # The fastest come last, so that nothing lies over them.
-    trials = sorted(study.get_trials(deepcopy=False), key=_time, reverse=True)
-    times = [_time(trial) for trial in trials]
-    axes: list[dict[str, Any]] = [{"label": "µs", "values": times}]
-    for name in parameters_of(study):
-        values = [trial.params[name] for trial in trials]
-        known = sorted(set(values), key=lambda value: (isinstance(value, str), value))
-        axes.append(
-            {
-                "label": hover(shortened(name, 14)),
-                "values": [known.index(value) for value in values],
-                "tickvals": list(range(len(known))),
-                "ticktext": [str(value) for value in known],
-                "range": [0, max(1, len(known) - 1)],
-            }
-        )
+    names = parameters_of(study)
+    trials = sorted(study.get_trials(deepcopy=False), key=_time)
+    known = {
+        name: sorted({trial.params[name] for trial in trials}, key=lambda value: (isinstance(value, str), value))
+        for name in names
+    }
     made = charts.figure(460)
-    made.add_trace(
-        go.Parcoords(
-            dimensions=axes,
-            line={"color": times, "colorscale": FAST_TO_SLOW, "showscale": False},
-            labelangle=-25,
-            labelside="bottom",
-            tickfont={"size": 11},
+    begin = 0
+    groups = []
+    for label, share, colour, width in GROUPS:
+        end = max(begin + 1, round(share * len(trials)))
+        groups.append((label, trials[begin:end], colour, width))
+        begin = end
+    for label, mine, colour, width in reversed(groups):
+        # One line for all of a group; None lifts the pen.
+        made.add_scatter(
+            x=[x for _ in mine for x in (*range(len(names)), None)],
+            y=[y for trial in mine for y in (*(_height(known[name], trial.params[name]) for name in names), None)],
+            mode="lines",
+            name=f"{label} ({_span(mine)})" if mine else label,
+            line={"color": colour, "width": width},
+            hoverinfo="skip",
         )
+    made.add_scatter(
+        x=[place for place, name in enumerate(names) for _ in known[name]],
+        y=[_height(known[name], value) for name in names for value in known[name]],
+        text=[hover(value) for name in names for value in known[name]],
+        mode="markers+text",
+        textposition="middle right",
+        marker={"color": charts.BASELINE_COLOUR, "size": 6},
+        hoverinfo="text",
+        showlegend=False,
     )
-    made.update_layout(margin={"l": 44, "r": 28, "t": 24, "b": 70}, paper_bgcolor="rgba(0,0,0,0)")
+    made.update_xaxes(
+        tickvals=list(range(len(names))),
+        ticktext=[hover(shortened(name, 14)) for name in names],
+        range=[-0.25, len(names) - 0.25],
+        tickangle=-35,
+    )
+    made.update_yaxes(visible=False, range=[-0.06, 1.06])
+    made.update_layout(legend={"traceorder": "reversed"}, margin={"l": 48})
     return made
 
 
@@ -220,6 +240,15 @@ def ties_figure(ties: Sequence[Tie]) -> go.Figure:
     made.update_xaxes(title="slower than the best, %, with its 95 % interval")
     made.update_yaxes(autorange="reversed", automargin=True)
     return made
+
+
+def _height(known: Sequence[Any], value: Any) -> float:
+    """Where a value lies on its axis: evenly apart, in their order."""
+    return known.index(value) / max(1, len(known) - 1)
+
+
+def _span(trials: Sequence[Any]) -> str:
+    return f"{_time(trials[0]):.2f} to {_time(trials[-1]):.2f} µs"
 
 
 def _time(trial: Any) -> float:
