@@ -154,6 +154,7 @@ def show(
         typer.echo(found.to_json(), nl=False)
     else:
         _print(found)
+        _print_depths(found, db)
 
 
 @app.command(epilog="Example: megatune export plan.json --to json --out serving/")
@@ -252,3 +253,17 @@ def _print(plan: Plan) -> None:
     from megatune_planner.rendering import render_plan
 
     print_rich(render_plan(plan))
+
+
+def _print_depths(plan: Plan, db: Path) -> None:
+    """How deep to prefetch, where the database still has what the plan was made from."""
+    from megatune_planner.depths import OPERATOR
+    from megatune_planner.depths import depth_curves_of
+    from megatune_planner.depths import depth_text
+
+    if not db.exists() or all(operator.name != OPERATOR for operator in plan.content.operators):
+        return
+    with database_session(db) as session:
+        lines = [depth_text(curve) for curve in depth_curves_of(session, plan)]
+    for line in ("", "Depths of prefetch, as the database has them", *lines) if lines else ():
+        typer.echo(line)

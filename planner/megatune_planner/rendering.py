@@ -17,6 +17,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from megatune_planner.depths import OPERATOR as PREFETCH
+from megatune_planner.depths import off_text
 from megatune_planner.gate import Gate
 from megatune_planner.plan import Band
 from megatune_planner.plan import Crossover
@@ -156,6 +158,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
             configs = list(dict.fromkeys(decision_text(b.decision) for b in shape.bands if b.decision.kind == "config"))
             yield _Bands(shape, configs)
             lines = [*(f"[{number}] {config}" for number, config in enumerate(configs, 1)), *_remarks(shape)]
+            lines += [off_text(shape)] if operator.name == PREFETCH and off_text(shape) else []
             yield from (Padding(Text(line), (0, 0, 0, 2), expand=False) for line in lines)
     yield Text("")
     yield Text("Fallback, the first that holds", style="bold")
