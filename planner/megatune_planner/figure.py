@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from collections.abc import Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Any
@@ -44,6 +46,18 @@ def latency_figure(plan: Plan, operator: str, shape: str, path: Path, *, world: 
         installed.
     """
     chosen = _shape(plan, operator, shape, world)
+    with picture(path, plan.digest, last=PLAN_LABEL) as axes:
+        _draw(axes, plan, operator, chosen)
+
+
+@contextmanager
+def picture(path: Path, salt: str, *, last: str) -> Iterator[Axes]:
+    """Axes to draw on; at the end the figure gets its legend and is written in the format of the suffix.
+
+    :param salt: what the ids in a file are made of, so that the same content gives the same bytes.
+    :param last: label of what comes last in the legend.
+    :raises MegatuneError: when the format is unknown, or matplotlib is not installed.
+    """
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -51,17 +65,17 @@ def latency_figure(plan: Plan, operator: str, shape: str, path: Path, *, world: 
     except ImportError:
         raise MegatuneError("drawing needs matplotlib: install megatune[dev]") from None
     # SVG otherwise holds the date and random ids, and the same plan would give other bytes each time.
-    with rc_context({"svg.hashsalt": plan.digest, "font.family": "sans-serif", "font.size": 10}):
+    with rc_context({"svg.hashsalt": salt, "font.family": "sans-serif", "font.size": 10}):
         figure = Figure(figsize=(8.4, 4.6), layout="constrained")
         canvas = FigureCanvasAgg(figure)
         if path.suffix.removeprefix(".") not in canvas.get_supported_filetypes():
             allowed = ", ".join(sorted(canvas.get_supported_filetypes()))
             raise MegatuneError(f"cannot draw {path.name}: the suffix must be one of {allowed}")
         axes = figure.add_subplot()
-        _draw(axes, plan, operator, chosen)
+        yield axes
         handles, labels = axes.get_legend_handles_labels()
-        # Lines come before error bars, and the plan's circles are lines: last is where they belong.
-        order = sorted(range(len(labels)), key=lambda index: labels[index] == PLAN_LABEL)
+        # Lines come before error bars: what is drawn last would not be last by itself.
+        order = sorted(range(len(labels)), key=lambda index: labels[index] == last)
         figure.legend(
             [handles[i] for i in order],
             [labels[i] for i in order],
