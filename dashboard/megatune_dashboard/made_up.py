@@ -36,13 +36,14 @@ from megatune_kernels.models import model
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_kernels.space import Space
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
 from megatune_kernels.target import architecture
 
 MODEL = "Kimi-K3"
-TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+TOKENS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 48, 64)
 WIDTH = 7168
 WORLDS = (2, 8)
 REDUCTION_TOKENS = (1, 8, 64, 256)
@@ -120,10 +121,8 @@ def _cells(measurements: int) -> tuple[list[_Cell], list[dict[str, Any]]]:
     each = max(8, math.ceil(measurements / len(workloads)) - 2 * FINALISTS)
     for number, workload in enumerate(workloads, 1):
         tuned = operator(workload.operator)
-        variants = tuned.space(workload, arch).variants
-        legal = [config for variant in variants for config in islice(variant.configs(), -(-each // len(variants)))]
         mine = []
-        for config in [*legal[:each], *(Config.of(name, {}) for name in tuned.baselines)]:
+        for config in [*_some(tuned.space(workload, arch), each), *(Config.of(name, {}) for name in tuned.baselines)]:
             key = (workload.operator, config.digest)
             if key not in ids:
                 ids[key] = len(ids) + 1
@@ -131,6 +130,18 @@ def _cells(measurements: int) -> tuple[list[_Cell], list[dict[str, Any]]]:
             mine.append((ids[key], config))
         cells.append(_Cell(number, workload, mine))
     return cells, rows
+
+
+def _some(space: Space, count: int) -> list[Config]:
+    """So many legal configs, or all; of each variant about as many, as far as it has them."""
+    remaining = [variant.configs() for variant in space.variants]
+    found: list[Config] = []
+    while remaining and len(found) < count:
+        share = -(-(count - len(found)) // len(remaining))
+        taken = [list(islice(each, share)) for each in remaining]
+        found += [config for some in taken for config in some]
+        remaining = [each for each, some in zip(remaining, taken, strict=True) if len(some) == share]
+    return found[:count]
 
 
 def _config_row(number: int, operator_name: str, config: Config) -> dict[str, Any]:
