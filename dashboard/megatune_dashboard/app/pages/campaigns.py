@@ -35,6 +35,8 @@ PATH = "campaigns"
 BUSY_S = 2
 IDLE_S = 5
 """Seconds between looks at the database, while a campaign runs and while none does."""
+NEARLY = 0.99
+"""The most that is said of a campaign that has not finished."""
 
 
 @dataclass(frozen=True)
@@ -205,10 +207,12 @@ def progress_of(context: Context, row: CampaignRow) -> Progress:
     pace = context.read(queries.trial_pace_s, row.id)
     if total:
         left = None if pace is None else max(0, total - done) * pace
-        return Progress(done, min(1.0, done / total), left)
-    seconds = row.budget.get("total_seconds")
-    if isinstance(seconds, int | float) and seconds > 0:
-        return Progress(done, min(1.0, row.wall_s / seconds), max(0.0, seconds - row.wall_s))
+        # Finalists come on top of what was declared, so that it ends when it says that it is finished.
+        return Progress(done, min(NEARLY, done / total), left)
+    minutes, seconds = (row.budget.get(name) or 0.0 for name in ("minutes", "seconds"))
+    limit_s = 60 * float(minutes) + float(seconds)
+    if limit_s > 0:
+        return Progress(done, min(NEARLY, row.wall_s / limit_s), max(0.0, limit_s - row.wall_s))
     return Progress(done, None, None)
 
 
