@@ -8,6 +8,7 @@ from pathlib import Path
 
 from moe_examples import example_moe_plan
 from plan_examples import example_plan
+from prefetch_examples import example_prefetch_plan
 from reduction_examples import example_reduction_plan
 from sp_examples import example_collectives_plan
 
@@ -42,4 +43,6 @@ def example_exports(directory: Path) -> dict[str, str]:
                             found[f"{name}/overlay.json"] = wheel.read(path).decode()
             elif file not in COPIES:
                 found[f"{name}/{file}"] = content
-    return found
+    decode = exporters()["vllm-specialized-decode"]
+    prefetch = decode.files(example_prefetch_plan(directory))
+    return found | {f"{decode.name}/prefetch/{file}": str(text) for file, text in prefetch.items()}

@@ -96,3 +96,21 @@ def plan_of(directory: Path, cases: Iterable[Case], target: Target = TARGET) -> 
         )
     created = Created(at="2026-11-30T12:00:00+00:00", by="megatune")
     return Plan(digest=plan.digest, created=created, content=plan.content)
+
+
+def example_prefetches() -> list[Case]:
+    """Both kinds of attention at 8 and 16 ranks: deep for few tokens, shallower for more, and none at 8."""
+    found = []
+    for tensor, best_mib in ((8, 24), (16, 16)):
+        for tokens, gain_us in ((1, 6.0), (2, 5.0), (4, 4.0), (8, 0.0)):
+            for workload in attention_chains(tensor, tokens):
+                off_us = 20.0 + workload["idle_ns"] / 1000 + tokens / 8
+                times = valley(off_us, best_mib if tokens < 4 else best_mib // 2, gain_us)
+                if not gain_us:
+                    times |= {config: off_us + 1 for config in times if config.variant == "prefetch"}
+                found += cell(workload, times)
+    return found
+
+
+def example_prefetch_plan(directory: Path) -> Plan:
+    return plan_of(directory, example_prefetches(), BLACKWELL)

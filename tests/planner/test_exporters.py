@@ -304,6 +304,10 @@ def test_values_that_a_build_changed_are_seen(monkeypatch: pytest.MonkeyPatch, t
         f"{package}/oproj/prepared.py": 'TWOSHOT = {8: "33-64:1", 16: "17-64:1"}\ndef twoshot_batches(tp): ...',
         f"{package}/moe/tail_runtime.py": 'TWOSHOT = {8: "", 16: "33-64:1"}\ndef twoshot_batches(tp): ...',
         f"{package}/common/policy.py": READS,
+        "vllm/models/kimi_k3/nvidia/specialized_decode/runtime/prefetch.py": (
+            "from ..cutedsl.common.policy import batch_table\n"
+            'NEXT_ATTENTION = {8: "1:96.100,2-3:96,4-7:64,8:32", 16: "1-8:1024"}'
+        ),
     }
     decode = exporter("vllm-specialized-decode")
     install(tmp_path / "released", "vllm", "0.33.0", sources)

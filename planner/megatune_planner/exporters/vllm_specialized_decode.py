@@ -1,4 +1,4 @@
-"""The reduction tables of vLLM's latency-specialised decode for Kimi K3, from what was measured of reductions.
+"""The tables of vLLM's latency-specialised decode for Kimi K3: of reductions, and of weight prefetch.
 
 The backend of vLLM 0.33.0 looks up by ranks and tokens whether a reduction is two-stage, in two dicts named
 ``TWOSHOT``; what they do not name is full fan-out. It has no third choice and no fallback by performance, so that each
@@ -8,6 +8,8 @@ number of tokens gets one of the two:
 2. Where stock won at measured tokens, stock cannot be had: the faster of the two variants, where they are told apart.
 3. Where nothing was measured and the plan says stock: what the measured tokens on both sides agree on.
 4. Otherwise, and wherever the crossover of the two is contested, what vLLM ships.
+
+How deep the next attention's weights are prefetched says ``vllm_next_attention``.
 """
 
 from __future__ import annotations
@@ -22,13 +24,18 @@ from pydantic import ValidationError
 
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
+from megatune_kernels.space import Config
+from megatune_planner.depths import OPERATOR as PREFETCH
 from megatune_planner.exporters import batch_table
+from megatune_planner.exporters import vllm_next_attention
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.batch_table import MAX_BATCH
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.installed import Computes
 from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.reduction import FULL_FANOUT
+from megatune_planner.exporters.reduction import OPERATOR as REDUCTION
 from megatune_planner.exporters.reduction import TWO_STAGE
 from megatune_planner.exporters.reduction import contested
 from megatune_planner.exporters.reduction import label
@@ -97,10 +104,11 @@ NOTES = (
 
 
 class VllmSpecializedDecode(Exporter):
-    """``vllm_specialized_decode.json`` and the same to read: an entry of ``TWOSHOT`` for each width and world."""
+    """``vllm_specialized_decode.json`` and the same to read: an entry of ``TWOSHOT`` for each width and world,
+    and one of ``NEXT_ATTENTION`` for each world."""
 
-    name = "vllm-specialized-decode"
-    what = "reduction tables of the latency-specialised decode of vLLM 0.33.0, at 8 and 16 ranks"
+    name = vllm_next_attention.EXPORTER
+    what = "reduction and prefetch tables of the latency-specialised decode of vLLM 0.33.0, at 8 and 16 ranks"
     runtime = "vllm"
     runtime_version = "0.33.0"
     relies_on = {  # noqa: RUF012  (nothing writes to it)
@@ -108,10 +116,18 @@ class VllmSpecializedDecode(Exporter):
             f"{each.module.replace('.', '/')}.py": {"TWOSHOT": dict(each.shipped), "twoshot_batches": ANY}
             for each in DICTS.values()
         },
+        f"{vllm_next_attention.MODULE.replace('.', '/')}.py": {
+            "NEXT_ATTENTION": dict(vllm_next_attention.SHIPPED),
+            "batch_table": ANY,
+        },
         f"{PACKAGE.replace('.', '/')}/common/policy.py": {
             "batch_table": Computes(tuple((text, batch_table.parse(text)) for text in batch_table.SAMPLES))
         },
     }
+
+    def expresses(self, workload: Workload, config: Config) -> bool:
+        # Of reductions the bands and crossovers decide.
+        return vllm_next_attention.expresses(workload, config)
 
     def files(self, plan: Plan) -> dict[str, str]:
         arch = plan.content.target.hardware["arch"]
@@ -120,20 +136,27 @@ class VllmSpecializedDecode(Exporter):
                 f"{self.name}: vLLM's latency-specialised decode runs on {' and '.join(ARCHITECTURES)}, and the plan "
                 f"holds for {arch}"
             )
-        found = reductions(plan, self.name)
+        names = {operator.name for operator in plan.content.operators}
+        # A plan of neither is refused for its lack of reductions.
+        found = () if names & {REDUCTION, PREFETCH} == {PREFETCH} else reductions(plan, self.name)
         tables, skipped = [], []
         for shape in found:
             try:
                 tables.append(_table(shape))
             except MegatuneError as error:
                 skipped.append(f"{label(shape)}: {error}")
-        if not tables:
+        prefetch, more = vllm_next_attention.tables(plan, self.name) if PREFETCH in names else ([], [])
+        skipped += more
+        if not tables and not prefetch:
             raise MegatuneError(f"{self.name}: no shape of the plan has a table: {'; '.join(skipped)}")
+        own = (NOTES if tables else NOTES[-1:]) + (vllm_next_attention.NOTES if prefetch else ())
+        chains = plan.operator(PREFETCH).shapes if prefetch else ()
         built = Tables(
             runtime=Runtime(name=self.runtime, version=self.runtime_version),
             plan=PlanSource.of(plan),
-            notes=notes(found, NOTES),
+            notes=notes((*found, *chains), own),
             tables=tuple(tables),
+            prefetch=tuple(prefetch),
             skipped=tuple(skipped),
         )
         text = canonical_json(built.model_dump(mode="json")) + "\n"
