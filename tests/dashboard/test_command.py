@@ -140,12 +140,13 @@ def test_bad_usage_is_bad_input() -> None:
 def test_an_unknown_benchmark_gets_the_list() -> None:
     result = run("bench", "no-such-benchmark")
     assert result.exit_code == 2
-    assert "planner, projection, search" in result.stderr
+    assert "planner, prefetch, projection, reduction, search" in result.stderr
 
 
 def test_benchmarks_are_listed() -> None:
     result = run("bench", "--json")
-    assert [one["name"] for one in json.loads(result.stdout)["benchmarks"]] == ["planner", "projection", "search"]
+    names = ["dashboard", "planner", "prefetch", "projection", "reduction", "search"]
+    assert [one["name"] for one in json.loads(result.stdout)["benchmarks"]] == names
     assert "planner" in run("bench").stdout
 
 

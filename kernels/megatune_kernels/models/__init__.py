@@ -74,9 +74,9 @@ class Attention(_Figures):
     index_every: int | None
     """Layers that share one indexer."""
     sliding_window: int | None
-    compressed_layers: dict[int, int] | None = None
-    """How many layers keep one key-value entry for so many tokens of context, by that many, the layers that predict
-    further tokens included; 0 is a window alone."""
+    compressed_layers: tuple[tuple[int, int], ...] | None = None
+    """(tokens, layers): how many layers keep one key-value entry for so many tokens of context, the layers that predict
+    further tokens included; 0 tokens is a window alone."""
     full_layers: int | None
     linear_layers: int | None
     mamba_layers: int | None

@@ -217,12 +217,12 @@ def _compressed(model: Model, layout: Layout, cache_bytes: int) -> Holding:
         raise MegatuneError(f"{model.name}: the catalogue lacks attention.compressed_layers")
     window = min(layout.context, _need(model, "sliding_window"))
     low = high = 0
-    for ratio, layers in attention.compressed_layers.items():
+    for ratio, layers in attention.compressed_layers:
         entries = -(-layout.context // ratio) if ratio else 0
         low += layers * entries
         high += layers * (entries + window)
     token = _need(model, "head_dim") * cache_bytes * layout.sequences
-    ratios = ", ".join(f"1/{ratio}: {layers}" for ratio, layers in attention.compressed_layers.items() if ratio)
+    ratios = ", ".join(f"1/{ratio}: {layers}" for ratio, layers in attention.compressed_layers if ratio)
     return Holding("key-value cache", "cache", Bounds(low, high) * token, f"compressed, layers {ratios}; a window each")
 
 
