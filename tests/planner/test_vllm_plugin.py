@@ -20,6 +20,14 @@ from plan_examples import example_cases
 from plan_examples import example_plan
 from plan_examples import fill
 from plan_examples import simt
+from prefetch_examples import BLACKWELL
+from prefetch_examples import NONE
+from prefetch_examples import attention_chains
+from prefetch_examples import cell
+from prefetch_examples import example_prefetch_plan
+from prefetch_examples import plain
+from prefetch_examples import plan_of as prefetch_plan_of
+from prefetch_examples import prefetch
 from reduction_examples import FANOUT
 from reduction_examples import NCCL
 from reduction_examples import TWO_STAGE
@@ -258,3 +266,29 @@ def test_steps_alone_may_be_stock(reductions: Plan) -> None:
 def test_runs_of_a_table() -> None:
     table = batch_table.parse("1-3:1,5:1,6-7:2,8:2.3,9:on")
     assert list(_runs(table)) == [(1, 3, 1), (5, 5, 1), (6, 7, 2), (8, 8, (2, 3)), (9, 9, "on")]
+
+
+def test_prefetches_are_those_of_the_table(tmp_path: Path) -> None:
+    plan = example_prefetch_plan(tmp_path)
+    tables = overlay_of(plan).tables
+    assert [(table.table, table.key, table.world, table.kind) for table in tables] == [  # type: ignore[union-attr]
+        ("NEXT_ATTENTION", 8, 8, "batches"),
+        ("NEXT_ATTENTION", 16, 16, "batches"),
+    ]
+    eight = tables[0]
+    assert eight.kind == "batches"
+    assert (eight.shipped, eight.value) == ("1:96.100,2-3:96,4-7:64,8:32", "1-2:24.0,3:96,4:12.0,5-7:64")
+    assert eight.means == ((1, 2, (24, 0)), (3, 3, 96), (4, 4, (12, 0)), (5, 7, 64))
+    # At 8 tokens the plan decides too: nothing is prefetched there.
+    assert eight.decided == ((1, 2), (4, 4), (8, 8))
+    assert {(ask.operator, ask.world, ask.context_tokens) for ask in eight.asks} == {("prefetch", 1, 1)}
+    assert len({ask.shape for ask in eight.asks}) == 6
+    serving = reader.load(plan.to_json(), target=None)
+    assert all(serving.select(**ask.model_dump()) is not None for ask in eight.asks)
+
+
+def test_prefetches_of_some_chains_alone_change_nothing(tmp_path: Path) -> None:
+    times = {NONE: 32.0, plain(): 30.0, prefetch(8): 25.0}
+    cases = [case for workload in attention_chains(8, 1)[:3] for case in cell(workload, times)]
+    with pytest.raises(MegatuneError, match=r"vllm-plugin: the plan changes nothing .* no chain of MLA layers was mea"):
+        exported(prefetch_plan_of(tmp_path, cases, BLACKWELL))

@@ -20,8 +20,10 @@ from typing import Protocol
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.errors import MegatuneError
 from megatune_planner import reader
+from megatune_planner.depths import OPERATOR as PREFETCH
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters import vllm_low_latency_table
+from megatune_planner.exporters import vllm_next_attention
 from megatune_planner.exporters import vllm_overlay
 from megatune_planner.exporters import vllm_specialized_decode
 from megatune_planner.exporters import wheel
@@ -142,7 +144,8 @@ def _overlay(plan: Plan, runtime: Runtime) -> Overlay:
         plan=PlanSource.of(plan),
         tables=tuple(table for changes in found for table in changes.tables),
         stock_steps={world: shapes for changes in found for world, shapes in changes.stock_steps.items()},
-        skipped=tuple(each for changes in found for each in changes.skipped),
+        # What an exporter left out it says of all its tables at once.
+        skipped=tuple(dict.fromkeys(each for changes in found for each in changes.skipped)),
     )
 
 
@@ -209,6 +212,27 @@ def _reductions(plan: Plan, text: str) -> Changes:
     if not tables and not says:
         raise MegatuneError("its tables are those that vLLM ships, and no step is stock")
     return Changes(tuple(tables), written.skipped, says)
+
+
+def _prefetches(plan: Plan, text: str) -> Changes:
+    written = DecodeTables.model_validate_json(text)
+    tables = []
+    for table in written.prefetch:
+        if table.value == table.shipped:
+            continue
+        shapes = (shape for each in vllm_next_attention.chains(plan, table.world).values() for shape in each)
+        decided = [each for each in table.stretches if each.source != "shipped"]
+        tables.append(
+            batches(
+                table,
+                key=table.world,
+                decided=[(each.tokens_lo, each.tokens_hi) for each in decided],
+                asks=[ask for s in shapes for ask in _asks(PREFETCH, s, batch_table.MAX_BATCH, context_tokens=1)],
+            )
+        )
+    if not tables:
+        raise MegatuneError("no prefetch table differs from the one that vLLM ships")
+    return Changes(tuple(tables), written.skipped, {})
 
 
 class BatchTable(Protocol):
@@ -296,5 +320,6 @@ def _runs(table: Mapping[int, batch_table.Value]) -> Iterator[tuple[int, int, ba
 PARTS = (
     Source(VllmLowLatencyTable(), vllm_low_latency_table.JSON_FILE, _projections, GEMM),
     Source(VllmSpecializedDecode(), vllm_specialized_decode.JSON_FILE, _reductions, DECODE),
+    Source(VllmSpecializedDecode(), vllm_specialized_decode.JSON_FILE, _prefetches, DECODE),
 )
 """What the overlay is made of."""
