@@ -24,6 +24,7 @@ from plan_examples import Case
 from plan_examples import example_cases
 from plan_examples import example_plan
 from plan_examples import simt
+from prefetch_examples import example_prefetch_plan
 from reduction_examples import FANOUT
 from reduction_examples import NCCL
 from reduction_examples import TWO_STAGE
@@ -155,6 +156,7 @@ def untouched(answer: dict[str, Any]) -> bool:
     return (
         answer["projections"] == answer["projections_before"]
         and answer["reductions"] == answer["reductions_before"]
+        and answer["prefetches"] == answer["prefetches_before"]
         and answer["steps"] == list(range(1, 65))
     )
 
@@ -208,6 +210,28 @@ def test_reductions_run_what_the_plan_says_at_every_number_of_tokens(
         assert answer["reductions"] == expected != answer["reductions_before"]
         assert answer["steps"] == [t for t in range(1, 65) if world == 16 or t < 48]
         assert answer["projections"] == answer["projections_before"]
+
+
+def test_prefetches_are_as_deep_as_the_plan_says(vllm: Path, tmp_path: Path) -> None:
+    """A plan of one GPU's chains holds at any number of ranks; vLLM's own table stays where it says nothing."""
+    plan = example_prefetch_plan(tmp_path)
+    plugin = installed(plan, tmp_path / "site")
+    for world, expected in (
+        (8, {"1": [24, 0], "2": [24, 0], "3": 96, "4": [12, 0], "5": 64, "6": 64, "7": 64}),
+        (16, {"1": [16, 0], "2": [16, 0], "3": 1024, "4": [8, 0], "5": 1024, "6": 1024, "7": 1024}),
+    ):
+        answer = serve(vllm, plugin, plan, world=world)
+        assert answer["prefetches"] == expected != answer["prefetches_before"]
+        assert answer["reductions"] == answer["reductions_before"]
+        assert answer["steps"] == list(range(1, 65))
+
+
+def test_another_table_of_prefetches_stays_as_it_is(vllm: Path, tmp_path: Path) -> None:
+    plan = example_prefetch_plan(tmp_path)
+    build = other_build(vllm, tmp_path / "build", (PREFETCH, "1:96.100,2-3:96", "1:64.100,2-3:96"))
+    answer = serve(build, installed(plan, tmp_path / "site"), plan)
+    assert untouched(answer)
+    assert any("NEXT_ATTENTION[8] is '1:64.100" in line for line in answer["log"])
 
 
 @pytest.mark.parametrize(("admitted", "stock"), [(4096, False), (4097, True)])
@@ -365,6 +389,7 @@ GEMM = f"{KIMI}/low_latency_gemm.py"
 SKINNY = "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py"
 OPROJ = f"{KIMI}/specialized_decode/cutedsl/oproj/prepared.py"
 TAIL = f"{KIMI}/specialized_decode/cutedsl/moe/tail_runtime.py"
+PREFETCH = f"{KIMI}/specialized_decode/runtime/prefetch.py"
 POLICY = f"{KIMI}/specialized_decode/cutedsl/common/policy.py"
 DECODE = f"{KIMI}/specialized_decode/runtime/decode.py"
 VERSION = ("vllm-0.33.0.dist-info/METADATA", "Version: 0.33.0", "Version: 0.34.1")

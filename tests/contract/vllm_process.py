@@ -163,6 +163,13 @@ def reductions(world: int) -> dict[str, list[int]]:
     }
 
 
+def prefetches(world: int) -> dict[int, Any]:
+    """What vLLM reads in its table: MiB of the next attention by tokens, with a carve-out where it has one."""
+    module = import_module(f"{KIMI}.specialized_decode.runtime.prefetch")
+    found: dict[int, Any] = module.batch_table(module.NEXT_ATTENTION.get(world, ""))
+    return found
+
+
 def steps(decode: Any) -> list[int]:
     """Tokens of the steps that the specialised decode takes while a graph is captured."""
     attention = SimpleNamespace(prefix="attention")
@@ -208,11 +215,13 @@ def main() -> None:
     answer["projections"] = projections(gemm)
     decode = import_module(DECODE)
     answer["reductions_before"] = reductions(asked["world"])
+    answer["prefetches_before"] = prefetches(asked["world"])
     overlay = sys.modules.get("megatune_vllm_plan.agreement")
     if overlay is not None:
         overlay.agree.__kwdefaults__["limit_s"] = 0.2  # type: ignore[attr-defined]
     answer["steps"] = steps(decode)
     answer["reductions"] = reductions(asked["world"])
+    answer["prefetches"] = prefetches(asked["world"])
     answer["imported_early"] = imported_early
     package = sys.modules.get("megatune_vllm_plan")
     answer["status"] = package.status() if package is not None else None
