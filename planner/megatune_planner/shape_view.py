@@ -40,6 +40,8 @@ from megatune_planner.ties import best
 from megatune_planner.ties import compare
 from megatune_planner.ties import tie_set
 
+SAME = Comparison(1.0, 1.0, 1.0, paired=True)
+"""Of the best with itself."""
 PLACES = 60
 """Tokens at which a predicted curve is drawn."""
 
@@ -165,7 +167,10 @@ def _ties(measured: Measured, samples: Samples) -> tuple[Tie, ...]:
     if not measured.candidates:
         return ()
     first = best(measured.candidates)
-    ties = [Tie(each, compare(each, first, samples)) for each in tie_set(measured.candidates, samples)]
+    ties = [
+        Tie(each, SAME if each is first else compare(each, first, samples))
+        for each in tie_set(measured.candidates, samples)
+    ]
     return tuple(sorted(ties, key=lambda tie: (tie.candidate is not first, tie.over_best.ratio)))
 
 

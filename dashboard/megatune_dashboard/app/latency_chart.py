@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,12 @@ INK = "#8b93a1"
 FLOOR_NAME = "least possible (rated speed)"
 LOGARITHMIC = 8
 """Latencies further apart than this factor need a logarithmic axis."""
-NARROWEST = 1.35
-"""Factor of tokens that a band must span for its name to fit."""
+HEIGHT = 480
+LEGEND_LINES = 6
+LEGEND_LINE = 18
+"""Entries of a legend that the height allows for, and pixels of each further one: a phone has one a line."""
+NARROWEST = 0.14
+"""Share of the axis that neighbouring bands of one name must span for it to fit, on a phone too."""
 PREDICTED = "predicted"
 
 Predicted = Mapping[str, Sequence[tuple[int, Prediction]]]
@@ -43,20 +48,20 @@ def latency_figure(view: ShapeView, predicted: Predicted, top_us: float | None =
 
     :param top_us: end of the axis, where two charts are to be compared; None: what fits.
     """
-    made = charts.figure(480)
+    made = charts.figure()
     curves = view.plan.curves if view.plan is not None else ()
     variants = [curve for curve in curves if curve.kind == "variant"]
     colours = variant_colours(view)
     tokens = [count for count, _ in view.row.workloads]
     if view.plan is not None:
-        left, right = _ends(tokens)
-        for band in view.plan.bands:
-            _shade(made, band, colours, left, right)
+        _shade(made, view.plan.bands, colours, *_ends(tokens))
         for crossover in view.plan.crossovers:
             if {crossover.below, crossover.above} <= set(colours):
                 _crossover(made, crossover)
     for name, points in predicted.items():
-        _prediction(made, name, points, colours.get(name, charts.BASELINE_COLOUR))
+        # Of baselines the measured curve is enough: a phone has no room for theirs.
+        if name in colours:
+            _prediction(made, name, points, colours[name])
     baselines = [curve for curve in curves if curve.kind == "baseline"]
     for number, curve in enumerate(baselines):
         dash = charts.BASELINE_DASHES[number % len(charts.BASELINE_DASHES)]
@@ -72,12 +77,13 @@ def latency_figure(view: ShapeView, predicted: Predicted, top_us: float | None =
     _latency_axis(made, times, top_us)
     charts.tokens_axis(made, tokens)
     made.update_xaxes(range=[math.log10(each) for each in _ends(tokens)])
+    made.update_layout(height=HEIGHT + LEGEND_LINE * max(0, len(made.data) - LEGEND_LINES))
     return made
 
 
 def campaign_figure(found: Found, top_us: float | None = None) -> go.Figure:
     """What one campaign found of a shape by itself: its best and its fastest baseline."""
-    made = charts.figure(480)
+    made = charts.figure(HEIGHT)
     for name, points in found.items():
         baseline = name == "baseline"
         made.add_scatter(
@@ -144,7 +150,7 @@ def parameter_figure(points: Sequence[ParameterPoint], parameter: str) -> go.Fig
             error_y=_intervals([(p.low_us, p.median_us, p.high_us) for p in mine]),
             customdata=[[point.measurement_id] for point in mine],
             mode="lines+markers",
-            name=f"{tokens} tokens",
+            name=tokens_words(tokens),
             line={"color": charts.COLOURS[place % len(charts.COLOURS)]},
             hovertemplate=f"{hover(parameter)} %{{x}}<br>%{{y:.3f}} µs<extra>%{{fullData.name}}</extra>",
         )
@@ -197,6 +203,10 @@ def largest_us(view: ShapeView) -> float:
     return max(times, default=0.0)
 
 
+def tokens_words(tokens: int) -> str:
+    return "1 token" if tokens == 1 else f"{tokens} tokens"
+
+
 def _ends(tokens: Sequence[int]) -> tuple[float, float]:
     return min(tokens) / 1.15, max(tokens) * 1.25
 
@@ -204,33 +214,48 @@ def _ends(tokens: Sequence[int]) -> tuple[float, float]:
 def _latency_axis(made: go.Figure, times: Sequence[float], top_us: float | None) -> None:
     finite = [us for us in times if math.isfinite(us) and us > 0]
     if finite and max(finite) > LOGARITHMIC * min(finite):
-        made.update_yaxes(type="log", title="µs a launch, logarithmic", dtick="D2" if max(finite) < 1000 else 1)
+        low, high = min(finite) / 1.3, max(finite) * 1.3
+        ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        made.update_yaxes(
+            type="log",
+            title="µs a launch, logarithmic",
+            tickvals=shown,
+            ticktext=[f"{tick:g}" for tick in shown],
+            range=[math.log10(low), math.log10(high)],
+        )
     else:
         made.update_yaxes(title="µs a launch", rangemode="tozero")
         if top_us:
             made.update_yaxes(range=[0, 1.05 * top_us])
 
 
-def _shade(made: go.Figure, band: Band, colours: Mapping[str, str], left: float, right: float) -> None:
-    start = max(left, (band.tokens_lo * (band.tokens_lo - 1)) ** 0.5 or left)
-    end = right if band.tokens_hi is None else min(right, (band.tokens_hi * (band.tokens_hi + 1)) ** 0.5)
-    if start >= end:
-        return
-    stock = band.decision.kind == "stock"
-    name = "stock" if band.decision.kind == "stock" else band.decision.variant
-    colour = colours.get(name, charts.BASELINE_COLOUR)
-    made.add_vrect(
-        x0=start, x1=end, fillcolor=charts.faint(colour, 0.08 if stock else 0.14), line_width=0, layer="below"
-    )
-    if end / start > NARROWEST:
-        made.add_annotation(
-            x=math.log10((start * end) ** 0.5),
-            y=0.01,
-            yref="paper",
-            yanchor="bottom",
-            text=hover(name),
-            showarrow=False,
-        )
+def _shade(made: go.Figure, bands: Sequence[Band], colours: Mapping[str, str], left: float, right: float) -> None:
+    """Each band behind the curves, in the colour of what serves; neighbours of one name have it once."""
+    for name, run in groupby(bands, key=lambda b: b.decision.variant if b.decision.kind == "config" else "stock"):
+        colour = colours.get(name, charts.BASELINE_COLOUR)
+        strips = []
+        for band in run:
+            start = max(left, (band.tokens_lo * (band.tokens_lo - 1)) ** 0.5 or left)
+            end = right if band.tokens_hi is None else min(right, (band.tokens_hi * (band.tokens_hi + 1)) ** 0.5)
+            if start < end:
+                strips.append((start, end))
+                made.add_vrect(
+                    x0=start,
+                    x1=end,
+                    fillcolor=charts.faint(colour, 0.08 if name == "stock" else 0.14),
+                    line_width=0,
+                    layer="below",
+                )
+        if strips and math.log(strips[-1][1] / strips[0][0]) > NARROWEST * math.log(right / left):
+            made.add_annotation(
+                x=math.log10((strips[0][0] * strips[-1][1]) ** 0.5),
+                y=0.01,
+                yref="paper",
+                yanchor="bottom",
+                text=hover(name),
+                showarrow=False,
+            )
 
 
 def _crossover(made: go.Figure, crossover: Crossover) -> None:

@@ -102,12 +102,12 @@ def _line(context: Context, row: CampaignRow, writer: int | None, targets: dict[
     return {
         "campaign": shortened(row.name),
         "state": running.state(row, writer),
-        "target": target_name(targets.get(row.target or "")),
         "progress": progress.share,
-        "workloads": row.workloads,
+        "times as fast": speedup(outcomes_of(context, row)),
         "trials": progress.done,
         "failed": failed,
-        "times as fast": speedup(outcomes_of(context, row)),
+        "workloads": row.workloads,
+        "target": target_name(targets.get(row.target or "")),
     }
 
 
@@ -118,14 +118,15 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     found = outcomes_of(context, row)
     fast = speedup(found)
     failed = {status: count for status, count in row.statuses.items() if status is not Status.OK}
-    if progress.share is not None:
+    if progress.share is not None and row.state is not CampaignState.FINISHED:
         st.progress(progress.share, text=f"{progress.done} trials, about {progress.share:.0%} of what was asked for")
-    columns = st.columns(4)
-    columns[0].metric("State", state)
-    columns[1].metric("Best against baseline", "-" if fast is None else f"{fast:.2f} x")
-    columns[2].metric("Failures", sum(failed.values()), help="Configs that do not work; the table says how they ended.")
     left = progress.left_s if state == CampaignState.RUNNING else None
-    columns[3].metric("Time left", "-" if left is None else f"about {duration(left)}")
+    with st.container(horizontal=True, gap="large"):
+        st.metric("State", state, width="content")
+        st.metric("Best against baseline", "-" if fast is None else f"{fast:.2f} x", width="content")
+        st.metric("Trials", progress.done, width="content")
+        st.metric("Failures", sum(failed.values()), width="content")
+        st.metric("Time left", "-" if left is None else f"about {duration(left)}", width="content")
     share = f", {row.measuring_s / row.wall_s:.0%} of it measuring" if row.measuring_s and row.wall_s else ""
     st.caption(
         f"On {plain(target_name(targets.get(row.target or '')))}. Ran for {duration(row.wall_s)}{share}. "

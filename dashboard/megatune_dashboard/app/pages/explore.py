@@ -360,14 +360,16 @@ def _points(view: ShapeView) -> list[dict[str, Any]]:
 
 def _samples(context: Context, view: ShapeView) -> None:
     options = {
-        str(point.evidence): f"{curve.name} at {point.tokens} tokens"
+        str(point.evidence): f"{curve.name} at {latency_chart.tokens_words(point.tokens)}"
         for curve in (view.plan.curves if view.plan is not None else ())
         if curve.kind != "exporter"
         for point in curve.points
     }
     for tokens, mine in view.candidates.items():
         for candidate in mine[:3]:
-            options.setdefault(str(candidate.measurement_id), f"{candidate.variant} at {tokens} tokens")
+            options.setdefault(
+                str(candidate.measurement_id), f"{candidate.variant} at {latency_chart.tokens_words(tokens)}"
+            )
     clicked = st.session_state.get("measurement")
     if clicked and clicked not in options:
         options[clicked] = f"measurement {clicked}"

@@ -13,6 +13,7 @@ import streamlit as st
 from megatune_dashboard.app import charts
 from megatune_dashboard.app import search_charts
 from megatune_dashboard.app.context import Context
+from megatune_dashboard.app.latency_chart import tokens_words
 from megatune_dashboard.app.outcomes import outcomes_of
 from megatune_dashboard.app.pages.explore import shape_label
 from megatune_dashboard.app.pages.explore import view_of
@@ -318,7 +319,7 @@ def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
         )
     else:
         st.info("No baseline was measured, so that nothing can be said to win.")
-    at = "1 token" if tokens == 1 else f"{tokens} tokens"
+    at = tokens_words(tokens)
     if len(ties) == 1:
         st.caption(f"At {at} one config is faster than all others beyond doubt.")
     else:
