@@ -66,7 +66,7 @@ FAILING = 0.03
 
 def synthetic_target(driver: str = "0") -> Target:
     return Target(
-        Hardware("synthetic H200", "sm_90a", "0000", 132, 50 * 2**20, 140 * 2**30, "nvlink", 8),
+        Hardware("synthetic H200", "sm_90a", "0000", 132, 50 * 2**20, 140 * 2**30, "nvlink-18", 8),
         Toolchain(driver, "0", "0", "0"),
     )
 

@@ -17,17 +17,17 @@ class Rated:
 
     memory_bytes_a_us: float
     link_bytes_a_us: float
-    """That a GPU sends to its peers."""
+    """That a GPU sends over one link."""
     flops_a_us: float
 
 
 RATED = {
-    "H100": Rated(3.35e6, 450e3, 989e6),
-    "H200": Rated(4.8e6, 450e3, 989e6),
-    "B200": Rated(8.0e6, 900e3, 2250e6),
-    "GB200": Rated(8.0e6, 900e3, 2500e6),
-    "B300": Rated(8.0e6, 900e3, 2250e6),
-    "GB300": Rated(8.0e6, 900e3, 2500e6),
+    "H100": Rated(3.35e6, 25e3, 989e6),
+    "H200": Rated(4.8e6, 25e3, 989e6),
+    "B200": Rated(8.0e6, 50e3, 2250e6),
+    "GB200": Rated(8.0e6, 50e3, 2500e6),
+    "B300": Rated(8.0e6, 50e3, 2250e6),
+    "GB300": Rated(8.0e6, 50e3, 2500e6),
 }
 """By the word of the GPU's name that says which it is. PCIe parts, which are slower, are not known."""
 
@@ -52,14 +52,22 @@ def rated(hardware: Mapping[str, Any]) -> Rated | None:
     return next((RATED[word] for word in words if word in RATED), None)
 
 
-def floor(cost: Cost, speeds: Rated, *, cached: bool = False) -> Floor | None:
+def links_of(hardware: Mapping[str, Any]) -> int | None:
+    """How many NVLinks lead from each GPU of a group to its peers, e.g. 18 of ``nvlink-18``; None where there are none,
+    or nothing is known of them."""
+    kind, _, count = str(hardware.get("links", "")).partition("-")
+    return int(count) if kind == "nvlink" and count.isdecimal() and int(count) else None
+
+
+def floor(cost: Cost, speeds: Rated, links: int | None, *, cached: bool = False) -> Floor | None:
     """The least time for what a launch must move and compute; None where that is nothing that can be told.
 
+    :param links: that a GPU sends over; None where they are not known, and the launch must not send.
     :param cached: whether the operands lie in the L2, so that memory bounds nothing.
     """
     times = {
         "memory": 0.0 if cached else cost.memory_bytes / speeds.memory_bytes_a_us,
-        "links": cost.link_bytes / speeds.link_bytes_a_us,
+        "links": cost.link_bytes / (speeds.link_bytes_a_us * links) if links else 0.0,
         "compute": cost.flops / speeds.flops_a_us,
     }
     bound = max(times, key=times.__getitem__)

@@ -27,6 +27,7 @@ from megatune_planner.latency_model import Prediction
 from megatune_planner.latency_model import fit
 from megatune_planner.limits import Floor
 from megatune_planner.limits import floor
+from megatune_planner.limits import links_of
 from megatune_planner.limits import rated
 from megatune_planner.plan import ShapePlan
 from megatune_planner.planning import Options
@@ -179,9 +180,9 @@ def _hardware(session: Session, target: str) -> Mapping[str, Any]:
 
 
 def _floors(evidence: ShapeEvidence, hardware: Mapping[str, Any], row: ShapeRow) -> dict[str, dict[int, Floor]]:
-    speeds = rated(hardware)
-    # Ranks that share one GPU send nothing over links.
-    if speeds is None or (row.world > 1 and hardware.get("links") != "nvlink") or row.provenance is Provenance.EMULATED:
+    speeds, links = rated(hardware), links_of(hardware)
+    # Ranks that share one GPU send nothing over links, and have only a part of it.
+    if speeds is None or (row.world > 1 and (links is None or row.provenance is Provenance.EMULATED)):
         return {}
     tuned = operators()[row.operator]
     found: dict[str, dict[int, Floor]] = {}
@@ -189,7 +190,7 @@ def _floors(evidence: ShapeEvidence, hardware: Mapping[str, Any], row: ShapeRow)
         workload = measured.workload
         cached = row.regime.weights == "warm" or not tuned.rotating_bytes(workload)
         for name, candidate in best_of_each(measured).items():
-            least = floor(tuned.cost(workload, Config.of(name, dict(candidate.params))), speeds, cached=cached)
+            least = floor(tuned.cost(workload, Config.of(name, dict(candidate.params))), speeds, links, cached=cached)
             if least is not None:
                 found.setdefault(name, {})[tokens] = least
     return found

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plan_examples
+import prefetch_examples
 import pytest
 
 pytest.importorskip("streamlit")
@@ -165,8 +167,21 @@ def test_one_parameter_has_the_fastest_config_of_each_value(show: Show, tuned: P
     assert chart["layout"]["xaxis"]["title"]["text"] == "stages"
     with open_database(tuned, read_only=True) as database, database.session() as session:
         row = next(each for each in queries.measured_shapes(session) if each.shape in app.selectbox[1].value)
-        points = queries.parameter_curves(session, row=row, variant="mma", parameter="stages")
+        points = queries.parameter_curves(session, row, variant="mma", parameter="stages")
     assert sum(len(trace["x"]) for trace in chart["data"]) == len(points) > 0
+
+
+def test_depths_of_a_prefetch(show: Show, tmp_path: Path) -> None:
+    path = tmp_path / "chains.db"
+    with open_database(path) as database, database.session() as session:
+        plan_examples.fill(session, prefetch_examples.example_prefetches())
+    app = no_fault(show(path, "explore", operator="prefetch"))
+    (_, chart) = charts_of(app)
+    assert [trace["name"] for trace in chart["data"]] == ["1 token", "2 tokens", "4 tokens", "8 tokens"]
+    assert values(chart["data"][0]["x"]).tolist() == [0, 2, 4, 8, 12, 16, 24, 32]
+    best = [trace["marker"]["symbol"].index("star") for trace in chart["data"]]
+    assert best[0] > best[2] > best[3] == 0, "deep for few tokens, and none for many"
+    assert "depth 0 from 8 tokens on" in texts(app).replace("\\", "")
 
 
 def test_samples_behind_a_point(show: Show, tuned: Path) -> None:

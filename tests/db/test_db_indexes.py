@@ -37,6 +37,18 @@ FINAL = "INDEX uq_megatune_measurements_final"
 BY_ID = "INTEGER PRIMARY KEY"
 KEYS = {"target": TARGET, "regime": REGIME}
 ONE = {"workload": workload(0), "provenance": Provenance.MEASURED}
+SHAPE = queries.ShapeRow(
+    TARGET,
+    REGIME,
+    Provenance.MEASURED,
+    OPERATOR,
+    "k=7168,n=6288",
+    {"k": 7168, "n": 6288},
+    "bf16",
+    1,
+    "none",
+    tuple((tokens, workload(tokens)) for tokens in range(3)),
+)
 
 QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     "contenders": (
@@ -63,6 +75,23 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     "incumbents": (
         lambda s: queries.incumbents(s, workload=workload(0), regime=REGIME, baselines=[BASELINE]),
         {SEARCH},
+    ),
+    "measured_shapes": (queries.measured_shapes, {PLANNING}),
+    "shapes_version": (lambda s: queries.shapes_version(s, (SHAPE,)), {PLANNING}),
+    "parameter_curves": (
+        lambda s: queries.parameter_curves(s, SHAPE, variant="simt", parameter="rows"),
+        {PLANNING},
+    ),
+    "failure_counts": (queries.failure_counts, {PLANNING}),
+    "failing_configs": (queries.failing_configs, {PLANNING}),
+    "failures": (queries.failures, {PLANNING, BY_ID}),
+    "failures of a campaign": (lambda s: queries.failures(s, campaign_id=1), {PLANNING, BY_ID}),
+    "stored_samples": (lambda s: queries.stored_samples(s, 1), {BY_ID}),
+    "contenders of workloads": (
+        lambda s: queries.contenders(
+            s, **KEYS, provenances=[Provenance.MEASURED], baselines=[BASELINE], workloads=[workload(0)]
+        ),
+        {PLANNING},
     ),
     "add_measurement, search": (lambda s: store.add_measurement(s, measured(0, 0)), {SEARCH}),
     "add_measurement, final": (lambda s: store.add_measurement(s, measured(0, 0, stage=Stage.FINAL)), {FINAL}),
@@ -133,4 +162,5 @@ def test_measurements_are_read_by_the_intended_index(filled: Database, name: str
         assert step.startswith("SEARCH") or name == "targets", step
     if not analyzed:  # with statistics SQLite knows that these tables are small, or wanted whole
         scans = {step.split()[1] for step in steps if step.startswith("SCAN") and "CONSTANT" not in step}
-        assert scans <= {"megatune_campaigns", "megatune_targets", "megatune_measurements"}
+        listed = {"megatune_workloads"} if name == "measured_shapes" else set()
+        assert scans <= {"megatune_campaigns", "megatune_targets", "megatune_measurements"} | listed

@@ -190,3 +190,20 @@ print(*sorted({{"torch", "cutlass", "cuda", "rich", "streamlit", "scipy"}} & sys
         check=False,
     )
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [], "")
+
+
+def test_going_on_by_name_measures_what_is_missing(folder: Path) -> None:
+    database = folder / "toy.db"
+    small = folder / "small.toml"
+    small.write_text(CAMPAIGN.replace("trials = 12", "trials = 5"))
+    run("run", small, "--db", database)
+    first = json.loads(run("resume", "toy", "--db", database, "--json").stdout)
+    assert (first["campaign"], first["measured"]) == ("toy", 0)
+    (folder / "toy.toml").unlink()
+    assert "toy: finished" in run("resume", "toy", "--db", database).stdout
+
+
+def test_going_on_with_a_campaign_that_is_not_there_names_those_that_are(folder: Path) -> None:
+    run("run", folder / "toy.toml", "--db", folder / "toy.db")
+    with pytest.raises(MegatuneError, match="no campaign 'toys'; it has toy"):
+        run("resume", "toys", "--db", folder / "toy.db")

@@ -16,6 +16,7 @@ from megatune_dashboard.app import charts
 from megatune_dashboard.app.text import hover
 from megatune_dashboard.app.text import shortened
 from megatune_db.queries import ParameterPoint
+from megatune_planner.depths import DepthCurve
 from megatune_planner.latency_model import Prediction
 from megatune_planner.plan import Band
 from megatune_planner.plan import Crossover
@@ -161,6 +162,38 @@ def parameter_figure(points: Sequence[ParameterPoint], parameter: str) -> go.Fig
         categoryarray=[str(value) for value in values],
     )
     _latency_axis(made, [point.median_us for point in points], None)
+    return made
+
+
+def depths_figure(curves: Sequence[DepthCurve]) -> go.Figure:
+    """Latency of a chain over the depth of its prefetch, a line for each number of tokens; stars are the best depths,
+    and open circles those that tie with them."""
+    made = charts.figure(HEIGHT)
+    for place, curve in enumerate(curves):
+        colour = charts.COLOURS[place % len(charts.COLOURS)]
+        points = [(point.depth_mib, point.candidate) for point in curve.points]
+        made.add_scatter(
+            x=[depth for depth, _ in points],
+            y=[each.median_us for _, each in points],
+            error_y=_intervals([(each.low_us, each.median_us, each.high_us) for _, each in points]),
+            customdata=[[each.measurement_id, hover(_params(each.params))] for _, each in points],
+            mode="lines+markers",
+            name=tokens_words(curve.workload.tokens),
+            line={"color": colour},
+            marker={
+                "size": [14 if depth == curve.best_mib else 9 for depth, _ in points],
+                "symbol": [
+                    "star" if depth == curve.best_mib else "circle-open" if depth in curve.ties_mib else "circle"
+                    for depth, _ in points
+                ],
+            },
+            hovertemplate="%{x} MiB<br>%{y:.3f} µs<br>%{customdata[1]}<extra>%{fullData.name}</extra>",
+        )
+    depths = sorted({point.depth_mib for curve in curves for point in curve.points})
+    made.update_xaxes(title="depth of the prefetch, MiB; 0: none", tickvals=depths)
+    _latency_axis(made, [point.candidate.median_us for curve in curves for point in curve.points], None)
+    # Depths differ by less than the whole: from 0 they would be one line.
+    made.update_yaxes(rangemode="normal")
     return made
 
 

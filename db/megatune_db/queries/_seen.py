@@ -174,7 +174,7 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
     return [ShapeRow(**{**vars(row), "workloads": tuple(sorted(tokens[key]))}) for key, row in sorted(found.items())]
 
 
-def parameter_curves(session: Session, *, row: ShapeRow, variant: str, parameter: str) -> list[ParameterPoint]:
+def parameter_curves(session: Session, row: ShapeRow, *, variant: str, parameter: str) -> list[ParameterPoint]:
     """The fastest search measurement of a variant for each value of one of its parameters, by tokens and value."""
     tokens_of = {digest: tokens for tokens, digest in row.workloads}
     value = func.json_extract(Config.params, f'$."{parameter}"')
@@ -362,7 +362,8 @@ def failures(
             query = query.where(exists().where(Trial.measurement_id == Row.id, Trial.campaign_id == campaign_id))
         if workload is not None:
             query = query.where(Row.workload_id == workload_id(workload))
-        ids.update(session.scalars(query.order_by(Row.id.desc()).limit(most)))
+        # Adding 0 keeps SQLite from reading every row, the latest first, until enough of them have failed.
+        ids.update(session.scalars(query.order_by((Row.id + 0).desc()).limit(most)))
     latest = sorted(ids, reverse=True)[:most]
     query_rows = select(Row, Target.digest).join(Target, Target.id == Row.target_id).where(Row.id.in_(latest))
     rows = sorted(session.execute(query_rows), key=lambda found: -found[0].id)

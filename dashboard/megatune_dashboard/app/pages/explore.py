@@ -26,6 +26,10 @@ from megatune_db.queries import ShapeRow
 from megatune_db.queries import WorkloadName
 from megatune_db.records import Provenance
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.depths import OPERATOR as DEPTHS_OPERATOR
+from megatune_planner.depths import depth_curves
+from megatune_planner.depths import depth_text
+from megatune_planner.depths import off_text
 from megatune_planner.rendering import crossover_text
 from megatune_planner.shape_view import ShapeView
 from megatune_planner.shape_view import predicted_curves
@@ -261,10 +265,12 @@ NUMBERS: dict[str, Any] = {
 
 def _under(context: Context, view: ShapeView) -> None:
     """What lies under the curves, one part at a time: what is not looked at is not computed."""
+    chain = view.row.operator == DEPTHS_OPERATOR
+    parts = [*(["Prefetch depth"] if chain else []), "Samples", "Bandwidth", "One parameter", "All points"]
     part = st.segmented_control(
         "Look at",
-        ["Samples", "Bandwidth", "One parameter", "All points"],
-        default="Samples",
+        parts,
+        default=parts[0],
         key="part",
         bind="query-params",
         required=True,
@@ -273,6 +279,8 @@ def _under(context: Context, view: ShapeView) -> None:
         _bandwidth(view)
     elif part == "One parameter":
         _parameter(context, view)
+    elif part == "Prefetch depth":
+        _depths(context, view)
     elif part == "All points":
         table("points", _points(view), empty="There are no points.", columns=NUMBERS)
     else:
@@ -294,6 +302,36 @@ def _bandwidth(view: ShapeView) -> None:
     )
 
 
+def _depths(context: Context, view: ShapeView) -> None:
+    """How deep to prefetch, and from which tokens it hurts."""
+    curves = context.read_at(context.read(queries.shapes_version, (view.row,)), depth_curves, view.row)
+    if not curves:
+        st.info("No depth of a prefetch works here.")
+        return
+    charts.show(latency_chart.depths_figure(curves), "depths")
+    st.caption("Stars: the best depth; open circles: depths that tie with it. 95 % intervals.")
+    for curve in curves:
+        st.caption(plain(depth_text(curve)))
+    said = off_text(view.plan) if view.plan is not None else ""
+    if said:
+        st.caption(plain(said))
+    rows = [
+        {
+            "tokens": curve.workload.tokens,
+            "depth MiB": point.depth_mib,
+            "median µs": point.candidate.median_us,
+            "low µs": point.candidate.low_us,
+            "high µs": point.candidate.high_us,
+            "over the best": point.over_best.ratio,
+            "best": point.depth_mib == curve.best_mib,
+            "measurement": point.candidate.measurement_id,
+        }
+        for curve in curves
+        for point in curve.points
+    ]
+    folded_table("As a table", "depths", lambda: rows, empty="", columns=NUMBERS)
+
+
 def _parameter(context: Context, view: ShapeView) -> None:
     parameters: dict[str, list[str]] = {}
     for mine in view.candidates.values():
@@ -313,7 +351,7 @@ def _parameter(context: Context, view: ShapeView) -> None:
         parameter = st.selectbox(
             "Parameter", names, index=depth, key="parameter", bind="query-params", format_func=shortened
         )
-    points = context.read(queries.parameter_curves, row=view.row, variant=variant, parameter=parameter)
+    points = context.read(queries.parameter_curves, view.row, variant=variant, parameter=parameter)
     if not points:
         st.info("No search has measured this parameter here.")
         return
