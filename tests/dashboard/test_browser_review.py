@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,18 +22,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Locator
     from playwright.sync_api import Page
 
-SCREENSHOTS = "MEGATUNE_SCREENSHOTS"
-"""Environment variable with a folder that keeps what the pages looked like."""
 WIDTHS = {"desktop": 1280, "phone": 390}
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    lacking = browsing.missing()
-    if lacking and not os.environ.get("CI"):
-        pytest.skip(lacking)
-    with browsing.browser() as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -46,13 +34,6 @@ def example(tmp_path: Path) -> Example:
 def address(example: Example) -> Iterator[str]:
     with browsing.served(example.path) as found:
         yield found
-
-
-@pytest.fixture
-def screenshots(tmp_path: Path) -> Path:
-    folder = Path(os.environ.get(SCREENSHOTS, tmp_path / "screenshots"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 def go(page: Page, address: str) -> None:
