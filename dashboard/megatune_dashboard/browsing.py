@@ -46,15 +46,21 @@ def missing() -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def served(db: Path, options: Sequence[str] = ()) -> Iterator[str]:
-    """Serve a database in a process of its own; gives the address, and ends the process with the block.
-
-    :raises MegatuneError: when it does not answer, with what it said.
-    """
+def free_port() -> int:
+    """A port of this machine that nobody listens on now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def served(db: Path, options: Sequence[str] = (), *, port: int | None = None) -> Iterator[str]:
+    """Serve a database in a process of its own; gives the address, and ends the process with the block.
+
+    :param port: None: a free one.
+    :raises MegatuneError: when it does not answer, with what it said.
+    """
+    port = free_port() if port is None else port
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "megatune_dashboard", "dashboard", "--db", str(db), "--port", str(port), *options],

@@ -68,8 +68,8 @@ def check_sign_in(path: Path) -> None:
         places = [auth] if name in SIGN_IN_FIELDS[:2] else [auth, *(auth[provider] for provider in providers)]
         if not any(place.get(name) for place in places):
             raise MegatuneError(f"the sign-in file {path} lacks {name} in [auth]")
-    if find_spec("authlib") is None:
-        raise MegatuneError("signing in needs Authlib: pip install 'megatune[dashboard]'")
+    if find_spec("authlib") is None or find_spec("httpx") is None:
+        raise MegatuneError("signing in needs Authlib and httpx: pip install 'megatune[dashboard]'")
     for name, value in roles.items():
         if name not in ("reviewers", "viewers"):
             raise MegatuneError(f"the sign-in file {path} has {name!r} in [roles]; allowed: reviewers, viewers")

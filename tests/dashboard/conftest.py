@@ -67,11 +67,18 @@ def show(monkeypatch: pytest.MonkeyPatch) -> Callable[..., AppTest]:
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """A real browser; where it is missing the test is skipped, and fails in continuous integration."""
+def needs_chromium() -> None:
+    """Where there is no browser the test is skipped; in continuous integration it fails."""
     lacking = browsing.missing()
-    if lacking and not os.environ.get("CI"):
+    if lacking and os.environ.get("CI"):
+        pytest.fail(lacking)
+    if lacking:
         pytest.skip(lacking)
+
+
+@pytest.fixture(scope="session")
+def chromium(needs_chromium: None) -> Iterator[Browser]:
+    """A real browser."""
     with browsing.browser() as opened:
         yield opened
 

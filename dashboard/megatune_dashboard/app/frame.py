@@ -39,6 +39,10 @@ def run() -> None:
     """The whole application: one run of the script."""
     st.set_page_config(page_title="Megatune", page_icon=ICON, layout="wide")
     person = _person()
+    if person is None:
+        # A navigation of nothing else: otherwise Streamlit makes one of the folder ``pages``.
+        st.navigation([st.Page(_sign_in, title="Sign in")], position="hidden").run()
+        return
     pages: dict[str, Any] = {}
     # The pages name one another by way of the context, which is there before they are.
     context = _context(person, pages)
@@ -88,22 +92,23 @@ def source(path: str) -> Source:
     return Source(path)
 
 
-def _person() -> Person:
-    """Who looks; the run ends here for somebody who has to sign in first, or may not look."""
+def _person() -> Person | None:
+    """Who looks; None for somebody who has to sign in first, or may not look."""
     if not os.environ.get(SIGN_IN):
         return local_person()
     if not st.user.is_logged_in:
-        st.title("Megatune")
-        st.write("Sign in to see campaigns, plans and exports.")
-        st.button("Sign in", on_click=st.login, type="primary")
-        st.stop()
-    found = signed_in(st.user.to_dict(), Roles.of(st.secrets.get("roles", {})))
-    if found is None:
+        return None
+    return signed_in(st.user.to_dict(), Roles.of(st.secrets.get("roles", {})))
+
+
+def _sign_in() -> None:
+    st.title("Megatune", anchor=False)
+    if st.user.is_logged_in:
         st.error("You are signed in, but have no role here: ask who runs this dashboard to be a viewer or reviewer.")
         st.button("Sign out", on_click=st.logout)
-        st.stop()
-    assert found is not None
-    return found
+    else:
+        st.write("Sign in to see campaigns, plans and exports.")
+        st.button("Sign in", on_click=st.login, type="primary")
 
 
 def _sidebar(context: Context) -> None:

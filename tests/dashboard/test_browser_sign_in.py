@@ -1,0 +1,101 @@
+"""Signing in with a provider, in a real browser: who sees what, and who decides."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import identity_provider
+import pytest
+from identity_provider import Provider
+
+from megatune_dashboard import browsing
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+    from playwright.sync_api import Page
+
+SECRET = "nobody-may-ever-see-this-secret-of-the-client"
+
+
+@pytest.fixture
+def provider() -> Iterator[Provider]:
+    with identity_provider.provider() as found:
+        yield found
+
+
+@pytest.fixture
+def address(tuned: Path, provider: Provider, tmp_path: Path) -> Iterator[str]:
+    """Pages that need signing in, over a database with a campaign that could go on."""
+    with closing(sqlite3.connect(tuned)) as opened, opened:
+        opened.execute("UPDATE megatune_campaigns SET state = 'stopped'")
+    port = browsing.free_port()
+    file = tmp_path / "sign-in.toml"
+    file.write_text(
+        f"""
+        [auth]
+        redirect_uri = "http://127.0.0.1:{port}/oauth2callback"
+        cookie_secret = "{SECRET}"
+        client_id = "{identity_provider.CLIENT}"
+        client_secret = "{SECRET}"
+        server_metadata_url = "{provider.address}/.well-known/openid-configuration"
+        [roles]
+        reviewers = ["rea@example.org"]
+        viewers = ["*@example.org"]
+        """
+    )
+    with browsing.served(tuned, ["--sign-in", str(file)], port=port) as found:
+        yield found
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
+    yield context.new_page()
+    context.close()
+
+
+def sign_in(page: Page, address: str) -> None:
+    page.goto(address)
+    page.get_by_text("Sign in to see campaigns, plans and exports.").wait_for()
+    links = [each.inner_text() for each in page.get_by_role("link").all()]
+    assert not {"Explore", "Campaigns", "campaigns", "main"} & set(links), "the navigation is for those who may look"
+    page.get_by_role("button", name="Sign in").click()
+    page.get_by_role("button", name="Sign out").wait_for()
+    browsing.settled(page)
+
+
+@pytest.mark.parametrize(("who", "role"), [("rea@example.org", "reviewer"), ("vic@example.org", "viewer")])
+def test_a_reviewer_decides_and_a_viewer_looks(
+    who: str, role: str, page: Page, address: str, provider: Provider
+) -> None:
+    provider.claims = {"email": who, "email_verified": True}
+    sign_in(page, address)
+    page.get_by_text(f"{who}, {role}").wait_for()
+    page.get_by_text("Nobody measures into this database now.").wait_for()
+    page.get_by_text("How it searched").wait_for()
+    assert page.get_by_role("button", name="Go on").count() == (role == "reviewer")
+    assert SECRET not in page.content()
+    page.get_by_role("button", name="Sign out").click()
+    page.get_by_role("button", name="Sign in").wait_for()
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"email": "someone@example.com", "email_verified": True},
+        {"email": "rea@example.org", "email_verified": False},
+        {},
+    ],
+)
+def test_nobody_else_sees_anything(claims: dict[str, object], page: Page, address: str, provider: Provider) -> None:
+    provider.claims = dict(claims)
+    sign_in(page, address)
+    page.get_by_text("have no role here").wait_for()
+    assert "projections" not in page.content()
+    page.goto(f"{address}/explore")
+    page.get_by_text("have no role here").wait_for()
+    assert page.get_by_role("combobox").count() == 0
