@@ -113,7 +113,7 @@ def _sign_in() -> None:
 
 def _sidebar(context: Context) -> None:
     with st.sidebar:
-        st.caption(f"Database: {plain(context.path)}")
+        st.caption(f"Database: {plain(context.path.name)}", help=plain(context.path))
         if context.person.local:
             st.caption(f"Local user {plain(context.person.name)}: nobody has to sign in.")
         else:
