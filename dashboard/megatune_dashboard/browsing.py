@@ -28,6 +28,8 @@ STARTING_S = 60
 RUNS = '[data-testid="stApp"]'
 STATE = "data-test-script-state"
 IDLE = f'{RUNS}[{STATE}="notRunning"]'
+LOADED_JS = "() => !document.querySelector('[data-testid=stSkeleton]')"
+"""Whether the browser has the code for every kind of chart and table that it was sent."""
 DRAWN_JS = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
 """Settles once the browser has painted what it has by now."""
 
@@ -109,6 +111,7 @@ def browser() -> Iterator[Browser]:
 def settled(page: Page, timeout_s: float = 30) -> None:
     """Wait until the page's script has run and the browser has painted what it made."""
     page.wait_for_selector(IDLE, timeout=timeout_s * 1000)
+    page.wait_for_function(LOADED_JS, timeout=timeout_s * 1000)
     page.evaluate(DRAWN_JS)
 
 

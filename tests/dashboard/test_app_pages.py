@@ -103,6 +103,9 @@ def test_campaigns_show_how_far_each_has_come(show: Show, tuned: Path) -> None:
     assert set(outcomes["provenance"]) == {"replayed"}
     assert outcomes["times as fast"].iloc[0] == outcomes["baseline µs"].iloc[0] / outcomes["best µs"].iloc[0]
     assert not app.button, "nothing can be stopped or resumed of a campaign that is finished"
+    assert not charts_of(app), "the first look does not wait for a chart"
+    (chart,) = charts_of(no_fault(app.run()))
+    assert sorted(values(chart["data"][0]["y"])) == pytest.approx(sorted(outcomes["times as fast"]))
 
 
 def test_a_campaign_whose_process_ended_can_go_on(show: Show, tuned: Path) -> None:

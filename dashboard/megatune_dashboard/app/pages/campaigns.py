@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import plotly.graph_objects as go
 import streamlit as st
 
+from megatune_dashboard.app import charts
 from megatune_dashboard.app import running
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.outcomes import duration
@@ -15,6 +17,7 @@ from megatune_dashboard.app.outcomes import speedup
 from megatune_dashboard.app.outcomes import target_name
 from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
+from megatune_dashboard.app.text import hover
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
 from megatune_dashboard.app.welcome import welcome
@@ -32,9 +35,10 @@ TITLE = "Campaigns"
 ICON = ":material/speed:"
 PATH = "campaigns"
 
-BUSY_S = 2
-IDLE_S = 5
-"""Seconds between looks at the database, while a campaign runs and while none does."""
+LOOK_S = 2
+"""Seconds between looks at the database."""
+SEEN = "campaigns-seen"
+"""In the session: whether the page was shown once."""
 NEARLY = 0.99
 """The most that is said of a campaign that has not finished."""
 
@@ -58,7 +62,7 @@ def page(context: Context) -> None:
         return
     st.title("Campaigns")
     busy = database.writer() is not None
-    st.fragment(_overview, run_every=BUSY_S if busy else IDLE_S)(context, busy)
+    st.fragment(_overview, run_every=LOOK_S)(context, busy)
 
 
 def _overview(context: Context, was_busy: bool) -> None:
@@ -143,8 +147,43 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     if preliminary:
         st.caption(f"{preliminary} of these are preliminary: not measured again beside their baseline yet.")
     ended = [{"status": str(status), "measurements": count} for status, count in sorted(row.statuses.items())]
+    _gains(found)
     folded_table("How measurements ended", "statuses", lambda: ended, empty="Nothing was measured yet.")
     context.link("search", "How it searched, and why it chose what it chose", campaign=row.name)
+
+
+def _gains(found: list[OutcomeRow]) -> None:
+    """How much faster each workload is. The first look leaves it out: what a browser needs for charts takes a while to
+    load, and nobody should wait for it to see how far a campaign has come."""
+    made = gains_figure(found)
+    if made is not None and st.session_state.get(SEEN):
+        charts.show(made, "gains")
+    st.session_state[SEEN] = True
+
+
+def gains_figure(found: list[OutcomeRow]) -> go.Figure | None:
+    """Times as fast as the fastest baseline over tokens, a point for each workload; None where nothing is known."""
+    rows = [(row, row.baseline_us / row.best_us) for row in found if row.baseline_us and row.best_us]
+    if not rows:
+        return None
+    made = charts.figure(340)
+    colours = charts.colours({row.operator for row, _ in rows})
+    for operator, colour in colours.items():
+        mine = [(row, ratio) for row, ratio in rows if row.operator == operator]
+        made.add_scatter(
+            x=[row.tokens for row, _ in mine],
+            y=[ratio for _, ratio in mine],
+            customdata=[[hover(row.shape), hover(row.variant), hover(row.baseline)] for row, _ in mine],
+            mode="markers",
+            name=hover(operator),
+            marker={"color": colour, "size": 7, "opacity": 0.7},
+            hovertemplate="%{x} tokens, %{customdata[0]}<br>%{y:.3f} times as fast: %{customdata[1]} against "
+            "%{customdata[2]}<extra>%{fullData.name}</extra>",
+        )
+    made.add_hline(y=1, line={"color": charts.BASELINE_COLOUR, "width": 1, "dash": "dash"})
+    charts.tokens_axis(made, [row.tokens for row, _ in rows])
+    made.update_yaxes(title="times as fast as the baseline", rangemode="tozero")
+    return made
 
 
 OUTCOME_COLUMNS: dict[str, Any] = {
