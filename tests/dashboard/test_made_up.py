@@ -54,7 +54,7 @@ def test_a_plan_can_be_made_of_it(small: Path) -> None:
 @pytest.fixture
 def smaller(monkeypatch: pytest.MonkeyPatch) -> None:
     made = dashboard_benchmark.make_database
-    monkeypatch.setattr(dashboard_benchmark, "make_database", lambda path: made(path, 8000, 800))
+    monkeypatch.setattr(dashboard_benchmark, "make_database", lambda path: made(path, 8000, 8000))
 
 
 @pytest.mark.usefixtures("smaller")
