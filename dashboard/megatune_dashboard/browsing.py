@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 STARTING_S = 60
-RUNS = '[data-testid="stApp"]'
-STATE = "data-test-script-state"
-IDLE = f'{RUNS}[{STATE}="notRunning"]'
-LOADED_JS = "() => !document.querySelector('[data-testid=stSkeleton]')"
-"""Whether the browser has the code for every kind of chart and table that it was sent."""
+SETTLED_JS = """() => document.querySelector('[data-testid=stApp][data-test-script-state=notRunning]')
+    && !document.querySelector('[data-testid=stSkeleton]')"""
+"""Whether the page's script is done, and the browser has the code for every chart and table that it was sent."""
 DRAWN_JS = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
 """Settles once the browser has painted what it has by now."""
 
@@ -110,8 +108,8 @@ def browser() -> Iterator[Browser]:
 
 def settled(page: Page, timeout_s: float = 30) -> None:
     """Wait until the page's script has run and the browser has painted what it made."""
-    page.wait_for_selector(IDLE, timeout=timeout_s * 1000)
-    page.wait_for_function(LOADED_JS, timeout=timeout_s * 1000)
+    # Asked with every frame: selectors are looked for twice a second once they were not there at first.
+    page.wait_for_function(SETTLED_JS, timeout=timeout_s * 1000)
     page.evaluate(DRAWN_JS)
 
 

@@ -121,7 +121,7 @@ def _walk(page: Page) -> list[tuple[str, float]]:
 
 def _open_first(page: Page, address: str) -> None:
     page.goto(address)
-    page.wait_for_selector('[data-testid="stMetric"]')
+    page.wait_for_function("document.querySelector('[data-testid=stMetric]')")
     settled(page)
 
 
@@ -171,7 +171,7 @@ def _steps() -> list[Step]:
 def _navigate(title: str) -> Callable[[Page], None]:
     def do(page: Page) -> None:
         page.get_by_role("link", name=title).first.click()
-        page.wait_for_selector(f'h1:has-text("{title}")')
+        page.wait_for_function("title => document.querySelector('h1')?.innerText.includes(title)", arg=title)
 
     return do
 
