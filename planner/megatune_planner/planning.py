@@ -119,7 +119,7 @@ def make_plan(
         raise MegatuneError("a plan needs a name of 1 to 256 characters")
     if not provenances or Provenance.PREDICTED in provenances:
         raise MegatuneError("a plan needs evidence: predicted figures are none")
-    found = next((row for row in queries.targets(session) if row.digest == target), None)
+    found = next((row for row in queries.targets(session, counted=False) if row.digest == target), None)
     if found is None:
         raise MegatuneError(f"the database has no target {target!r}")
     evidence = gather(

@@ -144,13 +144,13 @@ def _head(context: Context, row: PlanSummary) -> None:
     words = {"exported": "exported, in service"}
     state = row.state.value
     st.badge(words.get(state, state), color=colours[state])
-    targets = {each.digest: each for each in context.read(queries.targets)}
+    targets = {each.digest: each for each in context.read(queries.targets, counted=False)}
     gpu = str(targets[row.target].hardware.get("gpu", "")) if row.target in targets else ""
     st.caption(f"For {plain(service_text(row, gpu))} · digest {row.digest}")
 
 
 def _warnings(context: Context, plan: Plan) -> None:
-    found = review_warnings(plan, context.read(queries.targets))
+    found = review_warnings(plan, context.read(queries.targets, counted=False))
     if not found:
         st.success("No warnings: every band was measured, paired with its baseline, and is clear of it.")
         return
