@@ -89,7 +89,7 @@ def find_target(session: Session, wanted: str | None) -> queries.TargetRow:
     :raises MegatuneError: when there is no such target, or a choice is needed, with what there is.
     :raises NothingMeasured: when nothing was measured at all.
     """
-    targets = [row for row in queries.targets(session) if row.measurements]
+    targets = [row for row in queries.targets(session, counted=False) if row.measurements]
     if not targets:
         raise NothingMeasured("the database has no measurements: run a campaign first")
     found = [row for row in targets if wanted is None or row.digest == wanted]

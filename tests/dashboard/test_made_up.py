@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +17,10 @@ from megatune_db.records import Regime
 from megatune_db.session import open_database
 from megatune_kernels.figures import benchmark
 from megatune_planner.drafting import draft_plan
+from megatune_planner.drafting import keep_draft
+
+if TYPE_CHECKING:
+    from streamlit.testing.v1 import AppTest
 
 
 @pytest.fixture(scope="module")
@@ -79,3 +86,12 @@ def test_in_a_browser_every_step_is_walked() -> None:
         "slowest interaction while somebody commits",
     ]
     assert all(figure.value for figure in found)
+
+
+def test_a_plan_of_an_older_toolchain_is_warned_of(small: Path, tmp_path: Path, show: Callable[..., AppTest]) -> None:
+    path = tmp_path / "reviewed.db"
+    shutil.copy(small, path)
+    with open_database(path) as database, database.session() as session:
+        keep_draft(session, draft_plan(session, name="old", target=made_up.synthetic_target("1.0").digest))
+    app = show(path, "plans")
+    assert [each for each in app.warning if "driver 1.0 to 2.0" in each.value.replace("\\", "")]

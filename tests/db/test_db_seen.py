@@ -212,10 +212,12 @@ def test_contenders_of_some_workloads_are_those_among_all(database: Database) ->
 def test_targets_without_counting(database: Database) -> None:
     with database.session() as session:
         put_examples(session)
-        store.add_measurement(session, measured(0, 0))
+        store.add_measurements(session, [measured(0, 0), measured(0, 1), measured(0, 1, regime=Regime("warm"))])
         (counted,), (plain,) = queries.targets(session), queries.targets(session, counted=False)
-    assert counted.measurements == {Provenance.MEASURED: 1}
-    assert plain == replace(counted, measurements={})
+        store.put_target(session, digest="other", hardware={}, toolchain={})
+        assert queries.targets(session, counted=False)[1].measurements == {}
+    assert counted.measurements == {Provenance.MEASURED: 3}
+    assert plain == replace(counted, measurements={Provenance.MEASURED: 1})
 
 
 def test_changes_are_seen_of_others(database: Database) -> None:

@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Iterator
 from itertools import islice
+from itertools import product
 from typing import Any
 from typing import TypeVar
 
+from sqlalchemy import exists
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from megatune_db.models import Config
+from megatune_db.models import Measurement as Row
 from megatune_db.models import Target
 from megatune_db.models import Workload
+from megatune_db.records import Provenance
+from megatune_db.records import Regime
 
 Key = TypeVar("Key", int, str)
 
+REGIMES = tuple(Regime(*words) for words in product(("cold", "warm"), ("graph", "eager")))
 CHUNK = 500
 """Ids or keys of one statement: below the least limit on parameters that SQLite has had."""
 
@@ -41,3 +47,12 @@ def chunks(keys: Iterable[Key]) -> Iterator[list[Key]]:
     rest = iter(sorted(set(keys)))
     while chunk := list(islice(rest, CHUNK)):
         yield chunk
+
+
+def kinds(session: Session) -> Iterator[tuple[int, str, Regime, Provenance]]:
+    """Every (id and digest of a target, regime, provenance) that something was measured of: the beginnings of the
+    index that planning reads, found without reading it."""
+    for regime, provenance in product(REGIMES, Provenance):
+        measured = exists().where(Row.target_id == Target.id, Row.regime == str(regime), Row.provenance == provenance)
+        for row in session.execute(select(Target.id, Target.digest).where(measured).order_by(Target.id)).all():
+            yield row.id, row.digest, regime, provenance

@@ -25,6 +25,7 @@ from megatune_db.models import Measurement as Row
 from megatune_db.models import Target
 from megatune_db.models import Workload
 from megatune_db.queries._lookup import chunks
+from megatune_db.queries._lookup import kinds
 from megatune_db.queries._lookup import target_id
 from megatune_db.queries._lookup import workload_id
 from megatune_db.queries._lookup import workloads_by_id
@@ -120,10 +121,15 @@ class ArtifactRow:
 def targets(session: Session, *, counted: bool = True) -> list[TargetRow]:
     """Every target, the oldest first.
 
-    :param counted: whether to count the measurements, which takes longer the more there are.
+    :param counted: whether to count the measurements, which takes longer the more there are; otherwise there is 1 of
+        each provenance that there are some of.
     """
-    query = select(Row.target_id, Row.provenance, func.count()).group_by(Row.target_id, Row.provenance)
-    counts = session.execute(query).all() if counted else []
+    counts: list[tuple[int, Provenance, int]]
+    if counted:
+        query = select(Row.target_id, Row.provenance, func.count()).group_by(Row.target_id, Row.provenance)
+        counts = [(target_id, provenance, count) for target_id, provenance, count in session.execute(query)]
+    else:
+        counts = [(number, provenance, 1) for number, _, _, provenance in kinds(session)]
     return [
         TargetRow(
             target.digest,

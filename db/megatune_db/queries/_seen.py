@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
 from datetime import datetime
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -26,6 +24,7 @@ from megatune_db.models import Target
 from megatune_db.models import Trial
 from megatune_db.models import Workload
 from megatune_db.queries._lookup import configs_by_id
+from megatune_db.queries._lookup import kinds
 from megatune_db.queries._lookup import target_id
 from megatune_db.queries._lookup import workload_id
 from megatune_db.queries._lookup import workloads_by_id
@@ -34,7 +33,6 @@ from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
 
-REGIMES = tuple(Regime(*words) for words in product(("cold", "warm"), ("graph", "eager")))
 MOST_FAILING = 500
 FAILED = tuple(status for status in Status if status is not Status.OK)
 
@@ -156,7 +154,7 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
     """By operator, shape, dtype, world, routing, target, regime and provenance."""
     found: dict[tuple[Any, ...], ShapeRow] = {}
     tokens: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
-    for number, target, regime, provenance in _kinds(session):
+    for number, target, regime, provenance in kinds(session):
         worked = exists().where(
             Row.target_id == number,
             Row.regime == str(regime),
@@ -285,7 +283,7 @@ def table_sizes(session: Session) -> DatabaseSize:
 def failure_counts(session: Session) -> dict[Status, int]:
     """How many measurements did not end ok, by status."""
     found: dict[Status, int] = {}
-    for number, _, regime, provenance in _kinds(session):
+    for number, _, regime, provenance in kinds(session):
         query = (
             select(Row.status, func.count().label("measurements"))
             .where(
@@ -304,7 +302,7 @@ def failure_counts(session: Session) -> dict[Status, int]:
 def failing_configs(session: Session, most: int = MOST_FAILING) -> list[FailingConfig]:
     """The configs that failed most often, by target and status."""
     counted = []
-    for number, target, regime, provenance in _kinds(session):
+    for number, target, regime, provenance in kinds(session):
         query = (
             select(Row.config_id, Row.status, func.count(), func.max(Row.id))
             .where(
@@ -351,7 +349,7 @@ def failures(
     :param workload: digest, for those of one workload alone.
     """
     ids: set[int] = set()
-    for number, _, regime, provenance in _kinds(session):
+    for number, _, regime, provenance in kinds(session):
         query = select(Row.id).where(
             Row.target_id == number,
             Row.regime == str(regime),
@@ -390,12 +388,3 @@ def _failure(row: Row, target: str, workload: Workload, config: Config) -> Failu
         params=config.params,
         measured_at=row.measured_at,
     )
-
-
-def _kinds(session: Session) -> Iterator[tuple[int, str, Regime, Provenance]]:
-    """Every (id and digest of a target, regime, provenance) that something was measured of: the beginnings of the
-    index that planning reads, found without reading it."""
-    for regime, provenance in product(REGIMES, Provenance):
-        measured = exists().where(Row.target_id == Target.id, Row.regime == str(regime), Row.provenance == provenance)
-        for row in session.execute(select(Target.id, Target.digest).where(measured).order_by(Target.id)).all():
-            yield row.id, row.digest, regime, provenance
