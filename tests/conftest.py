@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
 from functools import cache
 from importlib.util import find_spec
 
@@ -17,6 +19,14 @@ def gpus() -> int:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
     return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+
+
+@pytest.fixture(autouse=True)
+def main_module() -> Iterator[None]:
+    """A page that Streamlit runs becomes ``__main__``, which processes that a later test starts would run again."""
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ from megatune_kernels.operator import operators
 PLUGIN = Path(__file__).parent / "plugin"
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def faulty_operator() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGIN))
