@@ -5,7 +5,8 @@ ordinary one may move it out of the loop, and the kernel hangs, or only does on 
 assembler got and in the machine code that it made:
 
 - what decides whether a loop ends is loaded in that loop, or does not come from global memory;
-- such a load is volatile, relaxed at system scope, or acquire: one that memory answers, every time;
+- such a load is volatile, relaxed at system scope, or acquire at that or the GPU's: one that memory answers, every
+  time;
 - there is such a load, and in the PTX none outside of the loop that waits for it.
 
 ``control_flow`` has the analysis, which is the same for both; here is how either text is read.
@@ -186,6 +187,8 @@ def _ptx_instruction(text: str) -> Instruction:
         reads |= set(_PTX_NAME.findall(operand))
     load = kind in _PTX_LOADS and not _PTX_ELSEWHERE & set(modifiers)
     relaxed = "relaxed" in modifiers and "sys" in modifiers
+    # Narrower scopes may be answered by a cache that the writer does not see.
+    acquires = bool({"acquire", "acq_rel"} & set(modifiers)) and bool({"gpu", "sys"} & set(modifiers))
     return Instruction(
         text,
         frozenset(writes),
@@ -193,7 +196,7 @@ def _ptx_instruction(text: str) -> Instruction:
         guarded=guard is not None,
         falls=guard is not None or kind not in _PTX_ENDS,
         load=load,
-        strong=load and ("volatile" in modifiers or "acquire" in modifiers or "acq_rel" in modifiers or relaxed),
+        strong=load and ("volatile" in modifiers or acquires or relaxed),
     )
 
 

@@ -83,6 +83,10 @@ BROKEN = {
         "setp.eq.b32 p, %r1, 0; @p bra again; }",
         "not in the loop that waits: ld.relaxed.sys.global.b32 %r2",
     ),
+    "answered by a cache": (
+        "again: ld.acquire.cta.global.b32 %r1, [%rd1]; setp.eq.b32 %p1, %r1, 0; @%p1 bra again;",
+        "can be moved out of it",
+    ),
     "looked at once": (
         "{ .reg .pred p; ld.relaxed.sys.global.b32 %r1, [%rd1]; setp.eq.b32 p, %r1, 0; @p bra done; done: }",
         "no loop polls",
