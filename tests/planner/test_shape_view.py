@@ -90,7 +90,7 @@ def test_links_bound_a_reduction_each_variant_by_its_own_bytes(tmp_path: Path) -
         (row,) = queries.measured_shapes(session)
         view = shape_view(session, row)
     sent = 2 * 7168 * 256
-    assert view.floors[FANOUT.variant][256].us == pytest.approx(sent / (18 * 25e3))
+    assert view.floors[FANOUT.variant][256].us == pytest.approx(sent / 450e3)
     assert view.floors[TWO_STAGE.variant][256].bound == "links"
     least = view.floor(256)
     assert least is not None
@@ -146,13 +146,14 @@ def test_rated_speeds_and_links() -> None:
     assert rated({"gpu": "NVIDIA GB200"}) is not None
     assert rated({"gpu": "NVIDIA H100 PCIe"}) is None
     assert rated({"gpu": "NVIDIA H100 NVL"}) is None
+    assert rated({"gpu": "NVIDIA H200 MIG 1g.18gb"}) is None
     assert rated({}) is None
     assert links_of({"links": "nvlink-18"}) == 18
     assert [links_of({"links": each}) for each in ("nvlink", "nvlink-0", "none", "pcie", "emulated")] == [None] * 5
 
 
 def test_the_slowest_of_what_must_be_done_bounds() -> None:
-    speeds = Rated(memory_bytes_a_us=100, link_bytes_a_us=10, flops_a_us=1000)
+    speeds = Rated(memory_bytes_a_us=100, links_bytes_a_us=180, flops_a_us=1000)
     assert floor(Cost(1000, 0, 0), speeds, None) == (floor(Cost(1000, 9, 900), speeds, 1))
     moved = floor(Cost(1000, 400, 0), speeds, 2)
     assert moved is not None

@@ -16,7 +16,7 @@ from typing import Any
 from megatune_kernels.models import Model
 from megatune_planner.serving.bounds import Bounds
 
-MEMORY_GBPS = {"H100 SXM": 3350, "H200 SXM": 4800, "B200": 7700, "B300 SXM": 8000, "GB200": 8000, "GB300": 8000}
+MEMORY_GBPS = {"H100 SXM": 3350, "H200 SXM": 4800, "B200": 7700, "B300 SXM": 7750, "GB200": 8000, "GB300": 8000}
 """Bandwidth of a GPU's memory, 10^9 bytes a second, by part. Source: pypi:aiconfigurator-core==0.12.0 (NVIDIA,
 Apache-2.0), ``aiconfigurator_core/systems/*.yaml``, ``mem_bw``."""
 

@@ -30,6 +30,7 @@ from megatune_planner.depths import OPERATOR as DEPTHS_OPERATOR
 from megatune_planner.depths import depth_curves
 from megatune_planner.depths import depth_text
 from megatune_planner.depths import off_text
+from megatune_planner.limits import SOURCE
 from megatune_planner.rendering import crossover_text
 from megatune_planner.shape_view import ShapeView
 from megatune_planner.shape_view import predicted_curves
@@ -298,7 +299,8 @@ def _bandwidth(view: ShapeView) -> None:
     charts.show(made, "share")
     st.caption(
         "The least time for the bytes and operations of a launch, at the speeds that the maker rates the GPU with, "
-        "over the measured time. A copy reaches about nine tenths of the rated memory speed."
+        "over the measured time. No kernel reaches them: on an H200 a copy was measured at 89 % of the memory's. "
+        f"Speeds from {SOURCE}."
     )
 
 
