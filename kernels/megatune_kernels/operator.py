@@ -155,6 +155,8 @@ class Operator(ABC):
     """Names of what serves today; each is a variant without parameters, outside the space."""
     uses: tuple[str, ...] = ()
     """Other operators whose kernels its configs are made of: a chain, which a campaign measures where it is named."""
+    curve_of: str = ""
+    """A parameter over which people look at a curve: the finals compare the best of each of its values."""
 
     @abstractmethod
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:

@@ -29,3 +29,15 @@ def test_finalists_are_the_best_few_and_the_best_of_each_variant(
     ranked: list[Config], count: int, expected: list[Config]
 ) -> None:
     assert finalists(ranked, count) == expected
+
+
+@pytest.mark.parametrize(
+    ("curve_of", "expected"),
+    [("", [A1, B1, C1]), ("rows", [A1, A2, B1, A3, C1]), ("tile", [A1, B1, B2, C1]), ("none_has_it", [A1, B1, C1])],
+)
+def test_the_best_of_each_value_of_a_curve_is_a_finalist(curve_of: str, expected: list[Config]) -> None:
+    slower = Config.of("a", {"rows": 1, "tile": 8})
+    ranked = [A1, A2, B1, B2, slower, A3, C1]
+    chosen = finalists(ranked, 1, curve_of)
+    assert [config for config in chosen if config != slower] == expected
+    assert (slower in chosen) is (curve_of == "tile")

@@ -21,13 +21,15 @@ from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
 
 
-def finalists(ranked: Sequence[Config], count: int) -> list[Config]:
-    """The best ``count`` of configs that come the fastest first, and the best of each variant.
+def finalists(ranked: Sequence[Config], count: int, curve_of: str = "") -> list[Config]:
+    """The best ``count`` of configs that come the fastest first, the best of each variant and of each value of the
+    parameter ``curve_of``.
 
-    Where one variant gives way to another shows in pairs of their best alone, and few of the fastest may be of one.
+    Where one variant gives way to another shows in pairs of their best alone, and few of the fastest may be of one. So it
+    is with values along a curve.
     """
-    of_variant = {config.variant: config for config in reversed(ranked)}
-    chosen = {*ranked[:count], *of_variant.values()} if count else set()
+    bests = {(config.variant, config.params.get(curve_of)): config for config in reversed(ranked)}
+    chosen = {*ranked[:count], *bests.values()} if count else set()
     return [config for config in ranked if config in chosen]
 
 
@@ -52,6 +54,7 @@ class CellRun:
         self.workload = workload
         self.space = space
         self.finalists = campaign.budget.finalists
+        self._curve_of = operator(workload.operator).curve_of
         history = ledger.trials(workload)
         known = ledger.known(workload)
         # What is not known any more was measured of other kernels, or on another target.
@@ -111,7 +114,9 @@ class CellRun:
     @property
     def most_finals(self) -> int:
         """How many the finals are at most, baselines included; 0 without any."""
-        others = len(self.space.variants) - 1 + len(self.incumbents[:1]) + len(self.baselines)
+        values = (p.values for variant in self.space.variants for p in variant.parameters if p.name == self._curve_of)
+        firsts = len(self.space.variants) + sum(len(each) - 1 for each in values)
+        others = firsts - 1 + len(self.incumbents[:1]) + len(self.baselines)
         return self.finalists + others if self.finalists else 0
 
     def finals_taken(self) -> int:
@@ -123,7 +128,7 @@ class CellRun:
         """The configs for the final: the best few, the best of each variant, then the incumbent where it works."""
         ranked = self.cell.ranked()
         incumbents = [config for config in self.incumbents[:1] if config in ranked]
-        return list(dict.fromkeys([*finalists(ranked, self.finalists), *incumbents]))
+        return list(dict.fromkeys([*finalists(ranked, self.finalists, self._curve_of), *incumbents]))
 
     def working_baselines(self) -> list[Config]:
         return [config for config, us in self.baselines.items() if us is not None]

@@ -338,7 +338,8 @@ class _Recorder:
         stop."""
         if cell.times_us and not (not cell.left and self._ledger.has_finals(cell.workload)):
             baselines = [config for config in cell.times_us if config.variant not in cell.space.by_variant]
-            best = finalists(cell.ranked, self._campaign.budget.finalists)
+            curve_of = operator(cell.workload.operator).curve_of
+            best = finalists(cell.ranked, self._campaign.budget.finalists, curve_of)
             jobs = [self._meter.job(cell.workload, config) for config in (*best, *baselines)]
             if self._ends() or not wait_for_builds(jobs, self._stop):
                 return False

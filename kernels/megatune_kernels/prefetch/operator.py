@@ -72,6 +72,7 @@ class Prefetch(Operator):
     baselines = (NONE,)
     """The chain without prefetch and without programmatic launches."""
     uses = (PROJECTION,)
+    curve_of = "depth_mib"
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
         shapes = {shape.name: shape for shape in projection_shapes(model, parallel)}
