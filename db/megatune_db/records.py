@@ -37,10 +37,12 @@ APART = "apart-"
 
 
 class Stage(enum.StrEnum):
-    """Why a measurement was taken: to search, or again among the finalists of its workload."""
+    """Why a measurement was taken: to search, again among the finalists of its workload, or to verify a plan."""
 
     SEARCH = "search"
     FINAL = "final"
+    VERIFY = "verify"
+    """Interleaved like finalists. No plan is made of these: they hold what a plan chose, and not what it chose from."""
 
 
 class CampaignState(enum.StrEnum):
@@ -128,8 +130,8 @@ class Measurement:
     status: Status
     provenance: Provenance
     session: str
-    """Measurements of one stage ``final`` and one session were interleaved: sample i of one pairs with sample i
-    of another."""
+    """Measurements of one session and of the stage ``final`` or ``verify`` were interleaved: sample i of one pairs
+    with sample i of another."""
     measured_at: datetime
     """UTC, without a time zone."""
     samples_us: tuple[float, ...] = ()

@@ -24,26 +24,32 @@ class Interval(NamedTuple):
     high: float
 
 
+def least_count(confidence: float) -> int:
+    """The fewest samples whose whole range holds the true median with this confidence: 1 - 2^(1-n) reaches it."""
+    return math.ceil(1 - math.log2(1 - confidence))
+
+
 @cache
-def interval_rank(count: int) -> int:
+def interval_rank(count: int, confidence: float = CONFIDENCE) -> int:
     """Which order statistic, counted from 0, bounds the interval from below; its mirror image bounds it from above.
 
     The number of samples under the true median is binomial with p = 1/2, whatever their distribution, so
     [x(r), x(n-1-r)] holds it with probability 1 - 2 P(B <= r); the result is the greatest r that keeps this at
-    ``CONFIDENCE`` (David and Nagaraja, Order Statistics, section 7.1). Fewer than six samples cannot reach 95 %: then
-    the interval is their whole range, which holds the median with probability 1 - 2^(1-n).
+    ``confidence`` (David and Nagaraja, Order Statistics, section 7.1). Fewer than ``least_count`` samples cannot reach
+    it, e.g. fewer than six 95 %: then the interval is their whole range, which holds the median with probability
+    1 - 2^(1-n).
     """
     tail = 0.0
     rank = 0
     for below in range(count):
         tail += math.comb(count, below) / 2**count
-        if 2 * tail > 1 - CONFIDENCE:
+        if 2 * tail > 1 - confidence:
             break
         rank = below
     return rank
 
 
-def median_interval(samples: Sequence[float] | NDArray[Any]) -> Interval:
+def median_interval(samples: Sequence[float] | NDArray[Any], confidence: float = CONFIDENCE) -> Interval:
     """Median and interval of one set of samples.
 
     :raises ValueError: when there are none.
@@ -52,7 +58,7 @@ def median_interval(samples: Sequence[float] | NDArray[Any]) -> Interval:
     count = len(ordered)
     if not count:
         raise ValueError("no samples: they have no median")
-    rank = interval_rank(count)
+    rank = interval_rank(count, confidence)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
     return Interval(middle, ordered[rank], ordered[count - 1 - rank])
 
@@ -77,11 +83,15 @@ def median_intervals(samples: NDArray[Any], offsets: NDArray[Any]) -> NDArray[np
     return found
 
 
-def paired_ratio(numerator: Sequence[float] | NDArray[Any], denominator: Sequence[float] | NDArray[Any]) -> Interval:
+def paired_ratio(
+    numerator: Sequence[float] | NDArray[Any],
+    denominator: Sequence[float] | NDArray[Any],
+    confidence: float = CONFIDENCE,
+) -> Interval:
     """Median of the ratios of two interleaved sets, sample i over sample i, with its interval.
 
     Whatever slowed the device for a moment slowed both samples of a pair, so this interval is far narrower than that
-    of a ratio of two medians. An end above 1 says that the numerator's are the greater, with ``CONFIDENCE``.
+    of a ratio of two medians. An end above 1 says that the numerator's are the greater, with ``confidence``.
 
     :param numerator: positive samples, shape (pairs,).
     :param denominator: as many, in the same unit.
@@ -91,4 +101,5 @@ def paired_ratio(numerator: Sequence[float] | NDArray[Any], denominator: Sequenc
         raise ValueError(
             f"pairs need two sets of the same length, at least {MIN_PAIRS}: not {len(numerator)} and {len(denominator)}"
         )
-    return median_interval(np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64))
+    ratios = np.asarray(numerator, dtype=np.float64) / np.asarray(denominator, dtype=np.float64)
+    return median_interval(ratios, confidence)

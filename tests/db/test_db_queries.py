@@ -246,7 +246,8 @@ def _by_hand(rows: list[Measurement]) -> list[tuple[str, str, Stage, float]]:
         ]
         best = min(rivals, key=lambda other: other.median_us or 0.0, default=None)
         near = best is not None and row.low_us is not None and row.low_us <= (best.high_us or 0.0)
-        if row.stage is Stage.FINAL or near or variant[row.config] == BASELINE:
+        counts = row.stage is Stage.FINAL or near or variant[row.config] == BASELINE
+        if counts and row.stage is not Stage.VERIFY:
             kept.append((row.workload, row.config, row.stage, row.median_us or 0.0))
     return sorted(kept)
 

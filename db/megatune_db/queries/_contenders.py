@@ -83,6 +83,7 @@ def contenders(
         Row.regime == str(regime),
         Row.provenance.in_(provenances),
         Row.status == Status.OK,
+        Row.stage != Stage.VERIFY,
     ]
     if operator is not None:
         # Adding 0 keeps SQLite from looking workloads up in the index of the search, which does not hold the times.
@@ -161,7 +162,8 @@ def contenders(
 def refuted(
     session: Session, *, target: str, regime: Regime, provenances: Sequence[Provenance]
 ) -> set[tuple[int, int, str]]:
-    """Configs that worked while they were searched and failed among the finalists, which are put to a longer test.
+    """Configs that worked while they were searched and failed among the finalists, which are put to a longer test, or
+    when a plan was verified.
 
     A wrong result counts; a hang or a crash does where others of the same session worked, because one that ends the
     processes takes all along.
@@ -170,17 +172,22 @@ def refuted(
     """
     other = aliased(Row)
     same = ("workload_id", "target_id", "regime", "provenance", "session")
-    beside = exists().where(
-        *(getattr(other, name) == getattr(Row, name) for name in same),
-        other.stage == literal_column("'final'"),
-        other.status == Status.OK,
-    )
-    query = select(Row.workload_id, Row.config_id, Row.revision).where(
-        Row.target_id == target_id(target),
-        Row.regime == str(regime),
-        Row.provenance.in_(provenances),
-        Row.status.in_((Status.WRONG_RESULT, Status.HANG, Status.CRASH)),
-        IS_FINAL,
-        or_(Row.status == Status.WRONG_RESULT, beside),
-    )
-    return {(row.workload_id, row.config_id, row.revision) for row in session.execute(query)}
+    found: set[tuple[int, int, str]] = set()
+    # One statement for each, because SQLite uses the partial index of finals only where the statement says its
+    # condition; a verification has few rows, and the index that planning reads finds those that failed.
+    for mine, theirs in ((IS_FINAL, "'final'"), (Row.stage == Stage.VERIFY, "'verify'")):
+        beside = exists().where(
+            *(getattr(other, name) == getattr(Row, name) for name in same),
+            other.stage == literal_column(theirs),
+            other.status == Status.OK,
+        )
+        query = select(Row.workload_id, Row.config_id, Row.revision).where(
+            Row.target_id == target_id(target),
+            Row.regime == str(regime),
+            Row.provenance.in_(provenances),
+            Row.status.in_((Status.WRONG_RESULT, Status.HANG, Status.CRASH)),
+            mine,
+            or_(Row.status == Status.WRONG_RESULT, beside),
+        )
+        found |= {(row.workload_id, row.config_id, row.revision) for row in session.execute(query)}
+    return found

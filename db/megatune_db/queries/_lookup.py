@@ -19,6 +19,7 @@ from megatune_db.models import Target
 from megatune_db.models import Workload
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
+from megatune_db.records import Stage
 
 Key = TypeVar("Key", int, str)
 
@@ -50,9 +51,14 @@ def chunks(keys: Iterable[Key]) -> Iterator[list[Key]]:
 
 
 def kinds(session: Session) -> Iterator[tuple[int, str, Regime, Provenance]]:
-    """Every (id and digest of a target, regime, provenance) that something was measured of: the beginnings of the
-    index that planning reads, found without reading it."""
+    """Every (id and digest of a target, regime, provenance) that something was measured of, for more than to verify a
+    plan: the beginnings of the index that planning reads, found without reading it."""
     for regime, provenance in product(REGIMES, Provenance):
-        measured = exists().where(Row.target_id == Target.id, Row.regime == str(regime), Row.provenance == provenance)
+        measured = exists().where(
+            Row.target_id == Target.id,
+            Row.regime == str(regime),
+            Row.provenance == provenance,
+            Row.stage != Stage.VERIFY,
+        )
         for row in session.execute(select(Target.id, Target.digest).where(measured).order_by(Target.id)).all():
             yield row.id, row.digest, regime, provenance

@@ -161,6 +161,7 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
             Row.provenance == provenance,
             Row.status == Status.OK,
             Row.workload_id == Workload.id,
+            Row.stage != Stage.VERIFY,
         )
         for w in session.scalars(select(Workload).where(worked)):
             key = (w.operator, w.shape, w.dtype, w.world, w.routing, target, str(regime), provenance)
