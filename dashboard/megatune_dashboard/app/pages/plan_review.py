@@ -16,6 +16,7 @@ from megatune_dashboard.app.bands import bands_figure
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.pages.plan_actions import decide
 from megatune_dashboard.app.pages.plan_actions import log_table
+from megatune_dashboard.app.pages.plan_step import predicted_step
 from megatune_dashboard.app.plans import SHORT
 from megatune_dashboard.app.plans import band_evidence
 from megatune_dashboard.app.plans import band_rows
@@ -219,7 +220,8 @@ def _against_stock(context: Context, plan: Plan) -> None:
     found = against_stock(plan)
     known = [each for each in found if each.stock_us is not None and each.plan_us is not None]
     stock_us = sum(each.stock_us or 0 for each in known) or None
-    _metrics(stock_us, sum(each.plan_us or 0 for each in known) or None, f"{len(found)} shapes", "Stock")
+    if not predicted_step(plan, None):
+        _metrics(stock_us, sum(each.plan_us or 0 for each in known) or None, f"{len(found)} shapes", "Stock")
 
     def gain(each: StockComparison) -> float:
         return (each.stock_us or 0) - (each.plan_us or 0)
@@ -249,7 +251,9 @@ def _against_plan(context: Context, found: PlanDifference, before: Plan, plan: P
     if found.gate:
         st.info(f"What it holds for changes: {plain('; '.join(found.gate))}")
     changed = [each for each in found.shapes if each.changes]
-    _metrics(found.before_us, found.after_us, f"{len(changed)} of {len(found.shapes)}", "Now")
+    if not (found.comparable and predicted_step(plan, before)):
+        _metrics(found.before_us, found.after_us, f"{len(changed)} of {len(found.shapes)}", "Now")
+    st.caption(f"{len(changed)} of {len(found.shapes)} shapes change.")
     if found.unknown:
         st.caption(f"At {found.unknown} tokens of changed bands one of the two was not measured.")
     if not changed:
