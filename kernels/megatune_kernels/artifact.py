@@ -176,6 +176,31 @@ def resources(cubin: bytes) -> tuple[int, int]:
     return found[_EIATTR_REGCOUNT], found[_EIATTR_FRAME_SIZE]
 
 
+MAGIC = b"megatune artifact 1\n"
+
+
+def encode(artifact: Artifact) -> bytes:
+    """The artifact as one object of a store or a bundle, with the SHA-256 of all that follows it inside."""
+    meta = asdict(artifact)
+    cubin: bytes = meta.pop("cubin")
+    body = json.dumps(meta, sort_keys=True).encode() + b"\n" + cubin
+    return MAGIC + hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def decode(content: bytes, key: str) -> Artifact | None:
+    """The artifact of that key that ``encode`` wrote; None when it is another's, or damaged."""
+    try:
+        if not content.startswith(MAGIC):
+            return None
+        sha256, _, body = content[len(MAGIC) :].partition(b"\n")
+        meta, _, cubin = body.partition(b"\n")
+        whole = hashlib.sha256(body).hexdigest().encode() == sha256
+        artifact = Artifact(cubin=cubin, **json.loads(meta)) if whole else None
+    except (ValueError, TypeError):
+        return None
+    return artifact if artifact is not None and artifact.key == key else None
+
+
 class ArtifactStore:
     """Artifacts in a folder, safe for many processes: a per-key lock is held while a key is compiled."""
 
@@ -198,8 +223,8 @@ class ArtifactStore:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
-    def put(self, artifact: Artifact) -> None:
-        """Keep the artifact; a reader sees all of it or nothing."""
+    def put(self, artifact: Artifact) -> Artifact:
+        """Keep the artifact, and return what is kept; a reader sees all of it or nothing."""
         meta = asdict(artifact)
         cubin = meta.pop("cubin")
         meta["sha256"] = hashlib.sha256(cubin).hexdigest()
@@ -207,6 +232,7 @@ class ArtifactStore:
         folder.mkdir(parents=True, exist_ok=True)
         _write(folder / f"{artifact.key}.cubin", cubin)
         _write(folder / f"{artifact.key}.json", json.dumps(meta).encode())
+        return artifact
 
     def get_or_compile(self, operator: Operator, workload: Workload, config: Config, arch: Architecture) -> Artifact:
         """The artifact from the store, or compiled now and kept. Whatever the compiler raises comes through."""
@@ -216,10 +242,7 @@ class ArtifactStore:
             return found
         with self._lock(key):
             found = self.get(key)
-            if found is None:
-                found = operator.compile(workload, config, arch)
-                self.put(found)
-            return found
+            return self.put(operator.compile(workload, config, arch)) if found is None else found
 
     def _folder(self, key: str) -> Path:
         return self.root / key[:2]

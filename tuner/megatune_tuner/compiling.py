@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatune_db.records import Status
-from megatune_kernels.artifact import ArtifactStore
 from megatune_kernels.artifact import artifact_key
+from megatune_kernels.artifact_store import open_store
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
@@ -48,13 +48,6 @@ def cores() -> int:
         return allowed
 
 
-def store_root() -> Path:
-    """Where artifacts are kept: ``MEGATUNE_ARTIFACTS``, else the user's cache."""
-    configured = os.environ.get("MEGATUNE_ARTIFACTS")
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(configured) if configured else cache / "megatune" / "artifacts"
-
-
 @dataclass(frozen=True)
 class Built:
     """What compiling gave: an artifact, or a status and a reason why there is none."""
@@ -71,12 +64,14 @@ class CompilePool:
 
     A compile that passes its limit, or that brings its process down, costs that process and nothing else. Submitting
     a key that is in the works returns the future that is there; one that could not be built is not tried again.
+
+    :param store: where artifacts are kept, a folder or a URL.
     """
 
     def __init__(
-        self, root: Path, arch: Architecture, *, processes: int | None = None, limit_s: float = COMPILE_LIMIT_S
+        self, store: Path | str, arch: Architecture, *, processes: int | None = None, limit_s: float = COMPILE_LIMIT_S
     ) -> None:
-        self._store = ArtifactStore(root)
+        self._store = open_store(store)
         self._arch = arch
         self._limit_s = limit_s
         # One core stays free for the process that drives the GPU, one for the coordinator.
@@ -88,7 +83,7 @@ class CompilePool:
         for _ in range(self.processes):
             child = Child(
                 "megatune_tuner.workers.compiler",
-                str(root),
+                str(store),
                 arch.name,
                 nice=COMPILER_NICE,
                 environment=COMPILER_ENVIRONMENT,

@@ -54,12 +54,12 @@ def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
         found = _recording(campaign)
         yield Equipment(ReplayRunner(found), None, found.configs, found.about.facts)
         return
+    from megatune_kernels.artifact_store import store_location
     from megatune_tuner.compiling import CompilePool
-    from megatune_tuner.compiling import store_root
 
     with _measuring(campaign, gpu) as runner:
         arch = architecture_of(runner.target.hardware)
-        with closing(CompilePool(store_root(), arch)) as pool:
+        with closing(CompilePool(store_location(), arch)) as pool:
             yield Equipment(runner, pool, None, runner.facts)
 
 

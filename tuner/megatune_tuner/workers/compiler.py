@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 
 from megatune_db.records import Status
-from megatune_kernels.artifact import ArtifactStore
+from megatune_kernels.artifact_store import StoreError
+from megatune_kernels.artifact_store import open_store
 from megatune_kernels.audit import FailedAudit
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
@@ -33,21 +34,23 @@ def _need_room(*folders: Path) -> None:
 
 
 def main() -> None:
-    root = Path(sys.argv[3])
+    location = sys.argv[3]
     arch = architecture(sys.argv[4])
 
     def compile_one(job: tuple[Operator, Workload, Config]) -> tuple[Artifact | None, Status, str, float]:
         started = time.monotonic()
-        store = ArtifactStore(root)
+        store = open_store(location)
         try:
             artifact = store.get_or_compile(*job, arch)
         except OSError as error:
-            raise MegatuneError(f"cannot keep artifacts in {root}: {error}") from error
+            raise MegatuneError(f"cannot keep artifacts in {store.root}: {error}") from error
+        except StoreError:
+            raise
         except FailedAudit as error:
             # It can be built, and must not run.
             return None, Status.WRONG_RESULT, str(error)[:LONGEST_REASON], time.monotonic() - started
         except Exception as error:  # noqa: BLE001 - whatever a config does to the compiler is its result
-            _need_room(root, Path(tempfile.gettempdir()))
+            _need_room(store.root, Path(tempfile.gettempdir()))
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
             return None, Status.COMPILE_ERROR, reason, time.monotonic() - started
         return artifact, Status.OK, "", time.monotonic() - started
