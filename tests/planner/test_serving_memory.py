@@ -141,9 +141,9 @@ def test_what_does_not_divide_is_said_with_what_does() -> None:
 
 def test_a_description_without_the_experts_dtype_is_refused_by_name() -> None:
     with pytest.raises(MegatuneError, match="Kimi-K3: the catalogue lacks expert_dtype"):
-        memory(K3.model_copy(update={"expert_dtype": None}), Layout(8), gpu_bytes=H200)
+        memory(replace(K3, expert_dtype=None), Layout(8), gpu_bytes=H200)
     with pytest.raises(MegatuneError, match="how large int3 experts are is not known"):
-        memory(K3.model_copy(update={"expert_dtype": "int3"}), Layout(8), gpu_bytes=H200)
+        memory(replace(K3, expert_dtype="int3"), Layout(8), gpu_bytes=H200)
 
 
 @pytest.mark.parametrize("head_room", [-0.1, 1, float("nan")])

@@ -6,20 +6,22 @@ import difflib
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import ClassVar
 from typing import Literal
-
-from pydantic import BaseModel
-from pydantic import ConfigDict
 
 from megatune_kernels.errors import MegatuneError
 
 __all__ = ["Attention", "LinearAttention", "Mamba", "Model", "Parallel", "Router", "model", "models"]
 
 
-class _Figures(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+@dataclass(frozen=True, kw_only=True)
+class _Figures:
+    # Pydantic checks what the catalogue says, and is imported when it is read: operators name these classes on GPU
+    # hosts that have no Pydantic.
+    __pydantic_config__: ClassVar[dict[str, str]] = {"extra": "forbid"}
 
 
+@dataclass(frozen=True, kw_only=True)
 class Router(_Figures):
     """How tokens are sent to experts; None is not known."""
 
@@ -29,6 +31,7 @@ class Router(_Figures):
     scaling: float | None
 
 
+@dataclass(frozen=True, kw_only=True)
 class LinearAttention(_Figures):
     """The linear-attention layers of a hybrid; dims in elements."""
 
@@ -40,6 +43,7 @@ class LinearAttention(_Figures):
     convolution: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class Mamba(_Figures):
     """The Mamba2 blocks of a hybrid; dims in elements."""
 
@@ -50,6 +54,7 @@ class Mamba(_Figures):
     convolution: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class Attention(_Figures):
     """The attention of a model; dims in elements, None is not known or does not exist."""
 
@@ -86,6 +91,7 @@ class Attention(_Figures):
     mamba: Mamba | None
 
 
+@dataclass(frozen=True, kw_only=True)
 class Model(_Figures):
     """A mixture-of-experts architecture; dims in elements, None is not known (never guessed)."""
 
@@ -133,6 +139,7 @@ class Parallel:
             raise MegatuneError(f"tensor parallelism {self.tensor}: at least one rank is needed")
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Catalogue(_Figures):
     models: tuple[Model, ...]
 
@@ -140,8 +147,10 @@ class _Catalogue(_Figures):
 @cache
 def models() -> dict[str, Model]:
     """Every model of the catalogue by name."""
+    from pydantic import TypeAdapter
+
     text = files(__name__).joinpath("catalogue.json").read_bytes()
-    return {found.name: found for found in _Catalogue.model_validate_json(text).models}
+    return {found.name: found for found in TypeAdapter(_Catalogue).validate_json(text).models}
 
 
 def model(name: str) -> Model:
