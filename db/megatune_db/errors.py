@@ -34,6 +34,10 @@ class DatabaseLockedError(DatabaseError):
     """Another process writes to the database."""
 
 
+class CoordinatorReplacedError(DatabaseError):
+    """Another process has taken over the campaign."""
+
+
 class DatabaseFullError(DatabaseError):
     """The disk, or the quota of the file, is full; everything committed before is kept."""
 

@@ -31,6 +31,7 @@ from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column
 
 from megatune_db.records import CampaignState
+from megatune_db.records import JobState
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
 from megatune_db.records import ReviewAction
@@ -342,3 +343,83 @@ class Export(Base):
     """Of ``files``."""
     state: Mapped[PlanState] = mapped_column(_word(PlanState))
     """Of the plan when it was exported: ``draft`` when nobody had reviewed it."""
+
+
+class Coordinator(Base):
+    """Which process runs a campaign, and where its way began. Times are the database's clock, in Unix time."""
+
+    __tablename__ = "megatune_coordinators"
+
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"), primary_key=True, autoincrement=False)
+    holder: Mapped[str] = mapped_column(String(512))
+    """The process, as ``place.here`` says it; empty when it gave up its place."""
+    epoch: Mapped[int]
+    """Goes up with every holder: what a holder of an earlier epoch writes is refused."""
+    expires_at: Mapped[float]
+    basis: Mapped[str] = mapped_column(String(64))
+    """Digest of what decides the way that the campaign takes; another basis begins anew."""
+    measurements_before: Mapped[int]
+    trials_before: Mapped[int]
+    """The greatest ids when the campaign began on this basis: what is older is known to it from the beginning."""
+
+
+class Worker(Base):
+    """A process that measures for campaigns. Its times are the database's clock, in seconds of Unix time."""
+
+    __tablename__ = "megatune_workers"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"), index=True)
+    place: Mapped[str] = mapped_column(String(512))
+    """The process, as ``place.here`` says it."""
+    target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"))
+    provenance: Mapped[Provenance] = mapped_column(_word(Provenance))
+    needs_artifacts: Mapped[bool]
+    started_at: Mapped[float]
+    seen_at: Mapped[float]
+    ended: Mapped[str] = mapped_column(Text)
+    """Why it ended; empty while it has not said so."""
+
+
+class Job(Base):
+    """What is to be measured for a campaign, leased to one worker at a time. Times are the database's clock."""
+
+    __tablename__ = "megatune_jobs"
+    __table_args__ = (
+        UniqueConstraint("campaign_id", "workload_id", "stage", "number", name="uq_megatune_jobs_once"),
+        Index(None, "campaign_id", "state", "id"),
+        Index(
+            "ix_megatune_jobs_failures",
+            "campaign_id",
+            sqlite_where=text("failures > 0"),
+            postgresql_where=text("failures > 0"),
+        ),
+    )
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"))
+    workload_id: Mapped[int] = mapped_column(ForeignKey("megatune_workloads.id"))
+    stage: Mapped[Stage] = mapped_column(_word(Stage))
+    number: Mapped[int]
+    """Of the trial; of finalists, that of the last trial that they decide about."""
+    state: Mapped[JobState] = mapped_column(_word(JobState))
+    content: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """Regime, reason, and the configs with their artifacts: ``leases.Content``."""
+    attempt: Mapped[int]
+    """How often it was leased; names the lease."""
+    failures: Mapped[int]
+    """Leases that gave no measurement."""
+    strikes: Mapped[int]
+    """Leases in which its config brought down what measures it."""
+    evidence: Mapped[list[dict[str, Any]]] = mapped_column(JSON)
+    """Of each failure attempt, worker and reason: ``leases.Failure``."""
+    worker_id: Mapped[int | None] = mapped_column(ForeignKey("megatune_workers.id"))
+    expires_at: Mapped[float | None]
+    measurement_id: Mapped[int | None] = mapped_column(ForeignKey("megatune_measurements.id"))
+    """What answered it; of finalists, the first."""
+    ignored: Mapped[int]
+    """Results that came after it was answered."""
+
+
+HAS_FAILED = Job.failures > literal_column("0")
+"""Written out for the same reason as ``IS_SEARCH``."""

@@ -63,6 +63,22 @@ class TrialState(enum.StrEnum):
     DONE = "done"
     STALE = "stale"
     """The process that asked is gone and no measurement answered; not a failure of the config."""
+    LOST = "lost"
+    """Given to several workers and answered by none: infrastructure failed, not the config."""
+
+
+class JobState(enum.StrEnum):
+    """How far a job of a campaign's queue has come."""
+
+    BUILDING = "building"
+    """Its artifacts are in the works."""
+    QUEUED = "queued"
+    LEASED = "leased"
+    DONE = "done"
+    LOST = "lost"
+    """No worker that it was given to has answered, as often as it is given out."""
+    WITHDRAWN = "withdrawn"
+    """Nobody waits for it any more."""
 
 
 class PlanState(enum.StrEnum):

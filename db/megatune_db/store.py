@@ -155,7 +155,7 @@ def set_campaign(session: Session, campaign_id: int, **fields: Unpack[CampaignFi
     if "state" in values:
         values["state"] = CampaignState(values["state"])
     if "target" in values:
-        values["target_id"] = _target_id(session, values.pop("target"))
+        values["target_id"] = target_id(session, values.pop("target"))
     if session.get(models.Campaign, campaign_id) is None:
         raise LookupError(f"no campaign {campaign_id}")
     if values:
@@ -174,8 +174,13 @@ def add_measurement(session: Session, measurement: Measurement) -> int:
     ids = {
         "workload_id": workload_id,
         "config_id": _config_id(session, operator, measurement.config),
-        "target_id": _target_id(session, measurement.target),
+        "target_id": target_id(session, measurement.target),
     }
+    return add_measurement_of(session, ids, measurement)
+
+
+def add_measurement_of(session: Session, ids: dict[str, int], measurement: Measurement) -> int:
+    """The same with ids that are known: ``workload_id``, ``config_id`` and ``target_id``."""
     found: int | None = session.scalar(_inserting().returning(models.Measurement.id), ids | codec.figures(measurement))
     if found is None:
         found = _same(session, ids, measurement)
@@ -271,7 +276,7 @@ def put_plan(
         "name": name,
         "content": content,
         "state": PlanState.DRAFT,
-        "target_id": _target_id(session, target),
+        "target_id": target_id(session, target),
         "model": name if model is None else model,
         "worlds": ",".join(map(str, sorted(set(worlds)))),
     }
@@ -310,7 +315,11 @@ def _same(session: Session, ids: dict[str, int], measurement: Measurement) -> in
     return session.scalars(query).one()
 
 
-def _target_id(session: Session, digest: str) -> int:
+def target_id(session: Session, digest: str) -> int:
+    """The id of the target.
+
+    :raises LookupError: when it has not been put.
+    """
     found = session.scalar(select(models.Target.id).filter_by(digest=digest))
     if found is None:
         raise LookupError(f"no target {digest}: put it first")
@@ -349,7 +358,7 @@ class _Ids:
         if config_id is None:
             config_id = _config_id(self._session, operator, measurement.config)
             self._configs[operator, measurement.config] = config_id
-        target_id = self._targets.get(measurement.target)
-        if target_id is None:
-            target_id = self._targets[measurement.target] = _target_id(self._session, measurement.target)
-        return {"workload_id": workload_id, "config_id": config_id, "target_id": target_id}
+        target = self._targets.get(measurement.target)
+        if target is None:
+            target = self._targets[measurement.target] = target_id(self._session, measurement.target)
+        return {"workload_id": workload_id, "config_id": config_id, "target_id": target}

@@ -39,6 +39,8 @@ from megatune_db.queries._plans import plan_in_service
 from megatune_db.queries._plans import plan_summaries
 from megatune_db.queries._plans import plans
 from megatune_db.queries._plans import replaced_plan
+from megatune_db.queries._queue import TroubledJob
+from megatune_db.queries._queue import troubled_jobs
 from megatune_db.queries._reviews import PlanExportRow
 from megatune_db.queries._reviews import ReviewRow
 from megatune_db.queries._reviews import plan_export
@@ -86,6 +88,7 @@ __all__ = [
     "StoredSamples",
     "TargetRow",
     "TrialRow",
+    "TroubledJob",
     "WorkloadName",
     "WorkloadRow",
     "artifacts",
@@ -124,5 +127,6 @@ __all__ = [
     "targets",
     "trial_pace_s",
     "trials",
+    "troubled_jobs",
     "workloads",
 ]

@@ -22,10 +22,15 @@ from db_examples import put_examples  # noqa: E402
 from db_examples import workload  # noqa: E402
 
 from megatune_db import connection  # noqa: E402
+from megatune_db import election  # noqa: E402
+from megatune_db import leases  # noqa: E402
 from megatune_db import reviews  # noqa: E402
 from megatune_db import schema  # noqa: E402
 from megatune_db import store  # noqa: E402
 from megatune_db.records import CampaignState  # noqa: E402
+from megatune_db.records import JobState  # noqa: E402
+from megatune_db.records import Provenance  # noqa: E402
+from megatune_db.records import Regime  # noqa: E402
 from megatune_db.records import Stage  # noqa: E402
 from megatune_db.session import open_database  # noqa: E402
 
@@ -80,6 +85,17 @@ def main() -> None:
                 measuring_s=5400.0,
                 wall_s=7200.0,
             )
+            term = election.elect(session, campaign, holder="node1:1:boot:1")
+            assert isinstance(term, election.Term)
+            election.beginning(session, term, "basis")
+            worker = leases.add_worker(
+                session, campaign_id=campaign, target=TARGET, provenance=Provenance.MEASURED, needs_artifacts=True
+            )
+            job = leases.NewJob(2, Stage.SEARCH, 0, "sampler", Regime(), (leases.JobConfig(1, config(0), "simt", {}),))
+            leases.put_jobs(session, campaign, [job], JobState.QUEUED)
+            lease = leases.claim(session, worker, campaign)
+            assert lease is not None
+            leases.finish(session, lease, [rows[0]])
             store.put_plan(session, digest="plan", name="first", content='{"bands":[]}', target=TARGET)
             reviews.export(session, "plan", reviews.By("somebody", "unreviewed"), exporter="json", files={"a": b"a"})
             reviews.approve(session, "plan", reviews.By("somebody", "as measured"))
