@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from megatune_planner.exporters.source import Runtime
+from megatune_kernels.runtime_source import Runtime
 from tests.contract.runtime_wheels import wheel
 
 

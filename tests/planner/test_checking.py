@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 
 from megatune_dashboard.command import app
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.runtime_source import Runtime
+from megatune_kernels.runtime_source import runtimes_at
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.installed import Computes
@@ -21,8 +23,6 @@ from megatune_planner.exporters.installed import Takes
 from megatune_planner.exporters.installed import examine
 from megatune_planner.exporters.pure import Impure
 from megatune_planner.exporters.pure import compute
-from megatune_planner.exporters.source import Runtime
-from megatune_planner.exporters.source import runtimes_at
 from megatune_planner.plan import Plan
 
 PACKAGES = [("vllm", "vllm"), ("flashinfer-python", "flashinfer")]

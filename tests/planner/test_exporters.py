@@ -19,13 +19,13 @@ from plan_examples import simt
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
+from megatune_kernels.runtime_source import Runtime
 from megatune_kernels.space import Config
 from megatune_planner import reader
 from megatune_planner.exporters import base
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.base import exporters
 from megatune_planner.exporters.base import write
-from megatune_planner.exporters.source import Runtime
 from megatune_planner.exporters.vllm_low_latency_table import JSON_FILE
 from megatune_planner.exporters.vllm_low_latency_table import unmappable
 from megatune_planner.exporters.vllm_table_schema import SkinnyGemmConfig

@@ -20,11 +20,11 @@ from types import MappingProxyType
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
+from megatune_kernels.runtime_source import installed
 from megatune_kernels.space import Config
 from megatune_planner.evidence import Expresses
 from megatune_planner.exporters.installed import Names
 from megatune_planner.exporters.installed import differences
-from megatune_planner.exporters.source import installed
 from megatune_planner.plan import Plan
 
 

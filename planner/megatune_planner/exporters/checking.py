@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.runtime_source import Runtime
+from megatune_kernels.runtime_source import runtimes_at
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import Finding
 from megatune_planner.exporters.installed import examine
-from megatune_planner.exporters.source import Runtime
-from megatune_planner.exporters.source import runtimes_at
 from megatune_planner.plan import Plan
 
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from megatune_kernels.runtime_source import Runtime
 from megatune_planner.exporters.pure import Impure
 from megatune_planner.exporters.pure import compute
-from megatune_planner.exporters.source import Runtime
 
 ANY = object()
 """A name must be there, whatever its value."""
