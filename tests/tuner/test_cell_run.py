@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megatune_kernels.space import Config
-from megatune_tuner.cell_run import finalists
+from megatune_tuner.finals import finalists
 
 A1, A2, A3, A4 = (Config.of("a", {"rows": rows}) for rows in (1, 2, 3, 4))
 B1, B2 = (Config.of("b", {"tile": tile}) for tile in (16, 32))

@@ -13,24 +13,13 @@ from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
 from megatune_tuner.cell import cell_seed
+from megatune_tuner.finals import finalists
 from megatune_tuner.ledger import BASELINE
 from megatune_tuner.ledger import CROSSOVER
 from megatune_tuner.ledger import FINALIST
 from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
-
-
-def finalists(ranked: Sequence[Config], count: int, curve_of: str = "") -> list[Config]:
-    """The best ``count`` of configs that come the fastest first, the best of each variant and of each value of the
-    parameter ``curve_of``.
-
-    Where one variant gives way to another shows in pairs of their best alone, and few of the fastest may be of one.
-    So it is with values along a curve.
-    """
-    bests = {(config.variant, config.params.get(curve_of)): config for config in reversed(ranked)}
-    chosen = {*ranked[:count], *bests.values()} if count else set()
-    return [config for config in ranked if config in chosen]
 
 
 class CellRun:

@@ -65,27 +65,20 @@ def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
 
 def _measuring(campaign: Campaign, gpu: int) -> Runner:
     """The runner of a campaign that measures."""
-    match campaign.runner.kind:
-        case "group":
-            from megatune_tuner.doctor import visible_gpus
-            from megatune_tuner.runners.group import GroupRunner
+    from megatune_tuner.runners.local import local_runner
 
-            there = len(visible_gpus())
-            if gpu + campaign.world > there:
-                behind = f" from GPU {gpu} on" if gpu else ""
-                raise campaign.fault(
-                    "runner.kind",
-                    f"world {campaign.world} takes {campaign.world} GPUs{behind}, this machine shows {there}; "
-                    'kind = "emulated" measures all ranks on one',
-                )
-            return GroupRunner(campaign.world, first_gpu=gpu)
-        case "emulated":
-            from megatune_tuner.runners.group import EmulatedRunner
+    if campaign.runner.kind == "group":
+        from megatune_tuner.doctor import visible_gpus
 
-            return EmulatedRunner(campaign.world, first_gpu=gpu)
-    from megatune_tuner.runners.gpu import GpuRunner
-
-    return GpuRunner(gpu)
+        there = len(visible_gpus())
+        if gpu + campaign.world > there:
+            behind = f" from GPU {gpu} on" if gpu else ""
+            raise campaign.fault(
+                "runner.kind",
+                f"world {campaign.world} takes {campaign.world} GPUs{behind}, this machine shows {there}; "
+                'kind = "emulated" measures all ranks on one',
+            )
+    return local_runner(campaign.runner.kind, campaign.world, gpu)
 
 
 def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, gpu: int = 0) -> Summary:

@@ -47,12 +47,11 @@ from megatune_kernels.space import Space
 from megatune_kernels.target import Target
 from megatune_tuner.bisection import Finals
 from megatune_tuner.campaign_file import Campaign
-
-BASELINE = "baseline"
-CROSSOVER = "crossover"
-FINALIST = "finalist"
-INCUMBENT = "incumbent"
-KNOWN = "known"
+from megatune_tuner.reasons import BASELINE as BASELINE
+from megatune_tuner.reasons import CROSSOVER as CROSSOVER
+from megatune_tuner.reasons import FINALIST as FINALIST
+from megatune_tuner.reasons import INCUMBENT as INCUMBENT
+from megatune_tuner.reasons import KNOWN as KNOWN
 
 
 class Ledger:

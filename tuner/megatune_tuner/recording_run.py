@@ -43,7 +43,7 @@ from megatune_tuner.bisection import winners
 from megatune_tuner.campaign import Configs
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
-from megatune_tuner.cell_run import finalists
+from megatune_tuner.finals import finalists
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.measuring import Builder
 from megatune_tuner.measuring import Job

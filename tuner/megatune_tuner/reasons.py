@@ -1,0 +1,9 @@
+"""Why a campaign takes up a config, where it was not a sampler that proposed it."""
+
+from __future__ import annotations
+
+BASELINE = "baseline"
+CROSSOVER = "crossover"
+FINALIST = "finalist"
+INCUMBENT = "incumbent"
+KNOWN = "known"
