@@ -345,6 +345,46 @@ class Export(Base):
     """Of the plan when it was exported: ``draft`` when nobody had reviewed it."""
 
 
+class Verification(Base):
+    """A plan that was measured again on its target. Triggers keep it from being changed and deleted."""
+
+    __tablename__ = "megatune_verifications"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    plan_id: Mapped[int] = mapped_column(ForeignKey("megatune_plans.id"), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"))
+    """What it was verified on: the plan's hardware, with the toolchain of that day."""
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str] = mapped_column(String(256))
+    provenance: Mapped[Provenance] = mapped_column(_word(Provenance))
+    verdict: Mapped[str] = mapped_column(String(32))
+    """``holds``, ``drifted`` or ``cannot tell``."""
+    reason: Mapped[str] = mapped_column(Text)
+    document: Mapped[str] = mapped_column(Text)
+    """JSON of all that was compared."""
+
+
+class Repeat(Base):
+    """A campaign that was run again with other seeds. Triggers keep it from being changed and deleted."""
+
+    __tablename__ = "megatune_repeats"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"), index=True)
+    target_id: Mapped[int] = mapped_column(ForeignKey("megatune_targets.id"), index=True)
+    regime: Mapped[str] = mapped_column(String(32))
+    provenance: Mapped[Provenance] = mapped_column(_word(Provenance))
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str] = mapped_column(String(256))
+    repeats: Mapped[int]
+    flip_rate: Mapped[float]
+    """Share of the decisions that other seeds took otherwise."""
+    regret: Mapped[float]
+    """Share of the time that its plan loses against the best of all runs."""
+    document: Mapped[str] = mapped_column(Text)
+    """JSON of every flip."""
+
+
 class Coordinator(Base):
     """Which process runs a campaign, and where its way began. Times are the database's clock, in Unix time."""
 

@@ -65,6 +65,10 @@ from megatune_db.queries._seen import shapes_version
 from megatune_db.queries._seen import stored_samples
 from megatune_db.queries._seen import table_sizes
 from megatune_db.queries._seen import trial_pace_s
+from megatune_db.queries._verifications import RepeatRow
+from megatune_db.queries._verifications import VerificationRow
+from megatune_db.queries._verifications import repeats
+from megatune_db.queries._verifications import verifications
 
 __all__ = [
     "MOST_FAILING",
@@ -82,6 +86,7 @@ __all__ = [
     "PlanExportRow",
     "PlanRow",
     "PlanSummary",
+    "RepeatRow",
     "ReviewRow",
     "ShapeRow",
     "StatusCount",
@@ -89,6 +94,7 @@ __all__ = [
     "TargetRow",
     "TrialRow",
     "TroubledJob",
+    "VerificationRow",
     "WorkloadName",
     "WorkloadRow",
     "artifacts",
@@ -116,6 +122,7 @@ __all__ = [
     "plan_summaries",
     "plans",
     "refuted",
+    "repeats",
     "replaced_plan",
     "reviews",
     "samples",
@@ -128,5 +135,6 @@ __all__ = [
     "trial_pace_s",
     "trials",
     "troubled_jobs",
+    "verifications",
     "workloads",
 ]

@@ -27,6 +27,7 @@ from megatune_db import leases  # noqa: E402
 from megatune_db import reviews  # noqa: E402
 from megatune_db import schema  # noqa: E402
 from megatune_db import store  # noqa: E402
+from megatune_db import verifications  # noqa: E402
 from megatune_db.records import CampaignState  # noqa: E402
 from megatune_db.records import JobState  # noqa: E402
 from megatune_db.records import Provenance  # noqa: E402
@@ -99,6 +100,30 @@ def main() -> None:
             store.put_plan(session, digest="plan", name="first", content='{"bands":[]}', target=TARGET)
             reviews.export(session, "plan", reviews.By("somebody", "unreviewed"), exporter="json", files={"a": b"a"})
             reviews.approve(session, "plan", reviews.By("somebody", "as measured"))
+            verifications.add_verification(
+                session,
+                plan="plan",
+                target=TARGET,
+                at=datetime(2026, 8, 2, 12),
+                who="somebody",
+                provenance=Provenance.MEASURED,
+                verdict="holds",
+                reason="as measured",
+                document="{}",
+            )
+            verifications.add_repeat(
+                session,
+                campaign="first",
+                target=TARGET,
+                regime=Regime(),
+                provenance=Provenance.MEASURED,
+                at=datetime(2026, 8, 2, 13),
+                who="somebody",
+                repeats=2,
+                flip_rate=0.25,
+                regret=0.5,
+                document="{}",
+            )
         dump = connection.connect(path)
         try:
             (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
