@@ -7,12 +7,14 @@ canonically raises. So a key that is found is always the right artifact.
 
 from __future__ import annotations
 
+import ast
 import fcntl
 import hashlib
 import inspect
 import json
 import struct
 import tempfile
+from collections.abc import Iterable
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextlib import suppress
@@ -34,6 +36,7 @@ from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_kernels.target import Architecture
 
+PACKAGE = Path(__file__).parent
 DSL = "nvidia-cutlass-dsl"
 LIBRARIES = ("nvidia-cutlass-dsl-libs-cu12", "nvidia-cutlass-dsl-libs-cu13")
 
@@ -69,19 +72,48 @@ def compiler() -> dict[str, str]:
 
 @cache
 def source_digest(operator_class: type[Operator]) -> str:
-    """Digest of every source file in the folder of the operator, and of the tables that are read there.
+    """Digest of every source file in the folder of the operator, of the tables that are read there, and of the modules
+    of other operators' folders from which device code is borrowed.
 
     :raises MegatuneError: when the source cannot be read.
     """
     try:
         folder = Path(inspect.getfile(operator_class)).parent
         files = sorted([*folder.rglob("*.py"), *folder.rglob("*.json")])
-        sums = {str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
-    except (OSError, TypeError) as error:
+        sums = {str(file.relative_to(folder)): _sha256(file) for file in files}
+        sums |= {name: _sha256(file) for name, file in _borrowed(files, folder).items()}
+    except (OSError, TypeError, SyntaxError) as error:
         raise MegatuneError(
             f"cannot read the source of {operator_class.__name__}, so its artifacts have no key: {error}"
         ) from error
     return digest(sums)
+
+
+def _sha256(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def _borrowed(files: Iterable[Path], folder: Path) -> dict[str, Path]:
+    """Modules that lie in folders of other operators of this package and that the files import, those that these
+    import in turn among them."""
+    found: dict[str, Path] = {}
+    waiting = list(files)
+    while waiting:
+        file = waiting.pop()
+        if file.suffix != ".py":
+            continue
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("megatune_kernels."):
+                continue
+            place = PACKAGE.joinpath(*str(node.module).split(".")[1:])
+            names = [place / f"{alias.name}.py" for alias in node.names]
+            for module in (place.with_suffix(".py"), *names):
+                name = str(module.relative_to(PACKAGE))
+                elsewhere = module.parent not in (PACKAGE, PACKAGE / "models") and not module.is_relative_to(folder)
+                if elsewhere and name not in found and module.is_file():
+                    found[name] = module
+                    waiting.append(module)
+    return found
 
 
 def revision_of(tuned: Operator) -> str:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from megatune_kernels.artifact import PACKAGE
 from megatune_kernels.artifact import ArtifactStore
+from megatune_kernels.artifact import _borrowed
 from megatune_kernels.artifact import artifact_key
 from megatune_kernels.artifact import compiler
 from megatune_kernels.artifact import resources
@@ -122,6 +124,22 @@ def test_damaged_facts_of_an_artifact_are_as_if_it_was_never_built(tmp_path: Pat
     store.put(Artifact("ab12", "sm_90a", "entry", b"\x7fELF code", 40, 0))
     (tmp_path / "ab" / "ab12.json").write_text(damage)
     assert store.get("ab12") is None
+
+
+def test_the_revision_covers_what_is_borrowed_of_other_operators(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "kernel.py").write_text(
+        "from megatune_kernels.operator import Workload\n"
+        "from megatune_kernels.projection import mma\n"
+        "from megatune_kernels.reduction.device import send\n"
+    )
+    # What mma imports in turn is part of the code too; what all operators share is not.
+    assert sorted(_borrowed(mine.glob("*.py"), mine)) == [
+        *(f"projection/{name}.py" for name in ("device", "epilogue", "geometry", "mma")),
+        *(f"reduction/{name}.py" for name in ("device", "geometry")),
+    ]
+    assert _borrowed((PACKAGE / "reduction").glob("*.py"), PACKAGE / "reduction") == {}
 
 
 def test_an_artifact_under_another_key_is_not_given_out(tmp_path: Path) -> None:
