@@ -20,7 +20,9 @@ from typing import Literal
 from typing import Self
 
 from pydantic import Field
+from pydantic import SerializerFunctionWrapHandler
 from pydantic import ValidationError
+from pydantic import model_serializer
 from pydantic import model_validator
 
 from megatune_db.records import Provenance
@@ -440,6 +442,50 @@ class Coverage(Part):
     """The rest of these tokens."""
 
 
+class UnrepeatableBand(Part):
+    """A band that other seeds decide otherwise, and not within a tie."""
+
+    operator: str
+    """Of the operator."""
+    shape: str
+    """Key of the dims."""
+    dtype: str
+    """Of the operands."""
+    world: Annotated[int, Field(ge=1)]
+    """Ranks of one launch."""
+    routing: str
+    """How tokens are spread over experts."""
+    tokens_lo: Tokens
+    """First tokens of the band."""
+    tokens_hi: Tokens | None
+    """Last ones; None: without end."""
+    tokens: Annotated[tuple[Tokens, ...], Field(min_length=1)]
+    """Where other seeds decide otherwise."""
+    reason: str
+    """By how much, in one line."""
+
+
+class Repeatability(Part):
+    """What came of running the campaign again with other seeds."""
+
+    seeds: Annotated[tuple[int, ...], Field(min_length=2)]
+    """Of the sampler; the first is the plan's own."""
+    provenance: Provenance
+    """Of the measurements; ``replayed`` says how searches differ, and nothing of how measurements do."""
+    decisions: Annotated[int, Field(ge=1)]
+    """That were compared: shapes and measured tokens times repeats."""
+    flips: Annotated[int, Field(ge=0)]
+    """Decisions that another seed took otherwise."""
+    flips_beyond_ties: Annotated[int, Field(ge=0)]
+    """Those of them whose two choices differ by more than the noise when both are measured in one session."""
+    flip_rate: Share
+    """``flips`` over ``decisions``."""
+    regret: Annotated[float, Field(ge=0)]
+    """Share of the time that the plan's choices lose against the best of all runs, weighted by time and traffic."""
+    bands: tuple[UnrepeatableBand, ...]
+    """That are not repeatable."""
+
+
 class Content(Part):
     """Everything that the digest covers."""
 
@@ -465,6 +511,15 @@ class Content(Part):
     """Evaluated top down; the first rule that holds decides."""
     coverage: Coverage
     """What the figures rest on."""
+    repeatability: Repeatability | None = None
+    """Absent where the campaign was not run again."""
+
+    @model_serializer(mode="wrap")
+    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = serialize(self)
+        if self.repeatability is None:  # so that the digests of plans without it are what they were
+            del found["repeatability"]
+        return found
 
     @model_validator(mode="after")
     def _closed(self) -> Self:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Mapping
 from collections.abc import Sequence
-from typing import Any
 from typing import Literal
 
 from megatune_db.queries import TargetRow
+from megatune_db.queries import VerificationRow
 from megatune_db.records import Provenance
 from megatune_planner.plan import Band
 from megatune_planner.plan import BandPoint
@@ -19,19 +18,32 @@ from megatune_planner.rendering import crossover_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Part
+from megatune_planner.verifying.standing import verification_findings
 
 THIN_SHARE = 0.02
 """A gain below this share of the baseline's time is thin, whatever its interval."""
 
-Kind = Literal["crossover", "toolchain", "provenance", "margin", "prediction", "pairing", "gap"]
+Kind = Literal[
+    "crossover",
+    "verification",
+    "toolchain",
+    "repeatability",
+    "provenance",
+    "margin",
+    "prediction",
+    "pairing",
+    "gap",
+]
 
 
 class ReviewWarning(Part):
     """One reason to look closer."""
 
     kind: Kind
-    """``crossover``: suspect or contested; ``toolchain``: the target's has changed since; ``provenance``: not measured
-    on the target itself; ``margin``: a gain that is hardly one; ``prediction``: tokens between measured ones;
+    """``crossover``: suspect or contested; ``verification``: the last one did not show that it holds; ``toolchain``: the
+    target's, or the kernels, have changed since, and no verification shows that it holds all the same;
+    ``repeatability``: other seeds decide otherwise, and worse or better; ``provenance``: not measured on the target
+    itself; ``margin``: a gain that is hardly one; ``prediction``: tokens between measured ones;
     ``pairing``: compared across sessions; ``gap``: measured, and not enough to decide."""
     where: str
     """Operator, shape and tokens; empty for the whole plan."""
@@ -41,15 +53,20 @@ class ReviewWarning(Part):
     """The measurements in question."""
 
 
-def review_warnings(plan: Plan, targets: Sequence[TargetRow] = ()) -> list[ReviewWarning]:
+def review_warnings(
+    plan: Plan, targets: Sequence[TargetRow] = (), verifications: Sequence[VerificationRow] = ()
+) -> list[ReviewWarning]:
     """What is weak in a plan, the worst first.
 
     :param targets: of the database, in the order in which they were first seen.
+    :param verifications: of this plan, the newest first.
     """
+    found = verification_findings(plan, targets, verifications)
     shapes = [(operator.name, shape) for operator in plan.content.operators for shape in operator.shapes]
     return [
         *(each for name, shape in shapes for each in _crossovers(name, shape)),
-        *_toolchain(plan, targets),
+        *(ReviewWarning(kind=each.kind, where="", text=each.text) for each in found),
+        *_repeatability(plan),
         *_provenance(plan),
         *(each for name, shape in shapes for each in _margins(name, shape)),
         *(each for name, shape in shapes for each in _pairing(name, shape)),
@@ -69,22 +86,14 @@ def _crossovers(operator: str, shape: ShapePlan) -> Iterator[ReviewWarning]:
             )
 
 
-def _toolchain(plan: Plan, targets: Sequence[TargetRow]) -> Iterator[ReviewWarning]:
-    mine = plan.content.target
-    same = [row for row in targets if row.hardware == mine.hardware and row.measurements]
-    if not same or same[-1].digest == mine.digest:
-        return
-    newest: Mapping[str, Any] = same[-1].toolchain
-    changed = [
-        f"{name} {mine.toolchain.get(name)} to {value}"
-        for name, value in sorted(newest.items())
-        if value != mine.toolchain.get(name)
-    ]
-    yield ReviewWarning(
-        kind="toolchain",
-        where="",
-        text=f"the same hardware was measured since with another toolchain: {', '.join(changed)}; plan again on it",
-    )
+def _repeatability(plan: Plan) -> Iterator[ReviewWarning]:
+    found = plan.content.repeatability
+    for band in () if found is None else found.bands:
+        yield ReviewWarning(
+            kind="repeatability",
+            where=f"{band.operator} {band.shape}, {band.tokens_lo} to {band.tokens_hi or '…'} tokens",
+            text=band.reason,
+        )
 
 
 def _provenance(plan: Plan) -> Iterator[ReviewWarning]:

@@ -76,14 +76,16 @@ COLUMNS = {
 }
 HEADLINES = {
     "crossover": "crossovers are suspect or contested",
-    "toolchain": "the toolchain has changed since",
+    "verification": "verifying did not show that it holds",
+    "toolchain": "the toolchain has changed since, and nobody has verified it",
+    "repeatability": "bands are not repeatable",
     "provenance": "not all evidence was measured here",
     "margin": "margins are thin",
     "pairing": "shapes were compared across sessions",
     "prediction": "shapes have bands that are partly predicted",
     "gap": "gaps in what was measured",
 }
-GRAVE = ("crossover", "toolchain", "provenance", "margin")
+GRAVE = ("crossover", "verification", "toolchain", "repeatability", "provenance", "margin")
 """Kinds of warnings that can make a plan wrong, rather than less sure."""
 
 
@@ -151,7 +153,9 @@ def _head(context: Context, row: PlanSummary) -> None:
 
 
 def _warnings(context: Context, plan: Plan) -> None:
-    found = review_warnings(plan, context.read(queries.targets, counted=False))
+    found = review_warnings(
+        plan, context.read(queries.targets, counted=False), context.read(queries.verifications, plan.digest)
+    )
     if not found:
         st.success("No warnings: every band was measured, paired with its baseline, and is clear of it.")
         return

@@ -1,0 +1,81 @@
+"""A verification for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from megatune_planner.plan import Ratio
+from megatune_planner.verifying.verification import BandVerdict
+from megatune_planner.verifying.verification import Compared
+from megatune_planner.verifying.verification import Verdict
+from megatune_planner.verifying.verification import Verification
+
+STYLES = {Verdict.HOLDS: "green", Verdict.DRIFTED: "bold red", Verdict.CANNOT_TELL: "yellow"}
+
+
+def render_verification(found: Verification) -> RenderableType:
+    """Every band that rests on measurements, the canaries and the verdict; plain text where colours are off."""
+    return Group(*_parts(found))
+
+
+def _parts(found: Verification) -> Iterator[RenderableType]:
+    table = Table("operator", "shape", "tokens", "serves", "against the baseline", "against its rivals", "verdict")
+    for band in found.bands:
+        if band.sides:
+            table.add_row(
+                band.operator,
+                f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}",
+                tokens_text(band),
+                band.decision,
+                _closest(band, baseline=True),
+                _closest(band, baseline=False),
+                Text(band.verdict, style=STYLES[band.verdict]),
+            )
+    yield table
+    for band in found.bands:
+        if band.verdict is not Verdict.HOLDS:
+            yield Text(f"{band.operator} {band.shape}, {tokens_text(band)} tokens: {band.verdict}: {band.reason}")
+    if found.changed:
+        changed = ", ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
+        yield Text(f"changed since the plan was made: {changed}")
+    yield Text(f"machine: {found.machine.verdict}: {found.machine.reason}")
+    where = f"replayed from {found.recording}" if found.recording is not None else str(found.provenance)
+    yield Text(
+        f"time against what it is compared with, its 95 % interval; may be {found.margin:.1%} slower; drift is claimed "
+        f"where it holds for all {found.comparisons} comparisons at once; {where}"
+    )
+    yield Text(f"plan {found.name}: {found.verdict}: {found.reason}", style=STYLES[found.verdict])
+
+
+def tokens_text(band: BandVerdict) -> str:
+    """The band's tokens, e.g. ``1``, ``2-4`` or ``65+``."""
+    if band.tokens_hi is None:
+        return f"{band.tokens_lo}+"
+    return str(band.tokens_lo) if band.tokens_lo == band.tokens_hi else f"{band.tokens_lo}-{band.tokens_hi}"
+
+
+def closest(band: BandVerdict, *, baseline: bool) -> Compared | None:
+    """Of all comparisons of a band the one that is the worst for its choice."""
+    found = [
+        each
+        for side in band.sides
+        for each in side.compared
+        if each.now is not None and (each.kind == "baseline") == baseline
+    ]
+    return max(found, key=lambda each: each.now.high if each.now else 0.0, default=None)
+
+
+def _closest(band: BandVerdict, *, baseline: bool) -> str:
+    found = closest(band, baseline=baseline)
+    return "-" if found is None or found.now is None else ratio_text(found.now)
+
+
+def ratio_text(ratio: Ratio) -> str:
+    """A ratio as a difference, with its interval, e.g. ``-12.1% (-12.6 to -11.8)``."""
+    low, high = 100 * (ratio.low - 1), 100 * (ratio.high - 1)
+    return f"{ratio.median - 1:+.1%} ({low:+.1f} to {high:+.1f})"
