@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -179,6 +180,22 @@ def test_launches_have_pointers_then_scalars_and_numbers_without_a_gap(ranks: An
     rank.close(loaded)
     with pytest.raises(AssertionError):
         rank.replay(loaded)
+
+
+def test_what_has_to_be_cold_takes_turns(ranks: Any, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
+    tuned = operator("faulty_sum")
+    monkeypatch.setattr(tuned, "rotating_bytes", lambda _: 100, raising=False)
+    rank = ranks(1, 2)
+    loaded = rank.load(job())
+    assert loaded.flush_bytes == 100 * Buffers.copies
+    rank.replay(loaded)
+    assert diary.launched == [(1000 + i % 2, 2000 + i % 2, 100, 200, 1, i % 6) for i in range(loaded.launches)]
+    warm = replace(job(), cold=False)
+    loaded = rank.load(warm)
+    diary.launched.clear()
+    rank.replay(loaded)
+    assert loaded.flush_bytes == 0
+    assert {pointers[:2] for pointers in diary.launched} == {(1000, 2000)}
 
 
 def test_operands_of_a_workload_are_kept_until_another_or_a_failure(ranks: Any) -> None:

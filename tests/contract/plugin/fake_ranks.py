@@ -35,6 +35,7 @@ SLEEP_S = 600.0
 class Loaded:
     job: Job
     launches: int = LAUNCHES
+    flush_bytes: int = 0
     values: int = 0
     """Counts the changes of values, as all ranks have to."""
     poisoned: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from cuda.core import ObjectCode
 
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Launch
+from megatune_tuner.workers.failures import Infeasible
 
 
 def load(artifact: Artifact, shape: Launch, device_id: int) -> tuple[Any, LaunchConfig]:
@@ -38,6 +40,28 @@ def load(artifact: Artifact, shape: Launch, device_id: int) -> tuple[Any, Launch
         shmem_size=shape.shared_bytes,
         programmatic_stream_serialization=shape.programmatic,
     )
+
+
+def check_resident(kernel: Any, config: LaunchConfig, shape: Launch, device: Any, stream: Any, shares: int = 1) -> None:
+    """Refuse blocks that would wait for one another without all being on the GPU.
+
+    :param shares: launches of so many ranks share the GPU.
+    :raises Infeasible: when the GPU, or a share of it, does not hold all of them at once.
+    """
+    if shape.cluster == (1, 1, 1):
+        a_multiprocessor = kernel.occupancy.max_active_blocks_per_multiprocessor(
+            math.prod(shape.block), shape.shared_bytes
+        )
+        most = a_multiprocessor * int(device.properties.multiprocessor_count)
+    else:
+        most = kernel.occupancy.max_active_clusters(config, stream=stream) * math.prod(shape.cluster)
+    if shares > 1:
+        # A launch that starts while its predecessor runs takes another share.
+        most //= shares * (2 if shape.programmatic else 1)
+    blocks = math.prod(shape.grid)
+    if blocks > most:
+        whose = f"a share of 1/{shares} of this GPU" if shares > 1 else "this GPU"
+        raise Infeasible(f"{blocks} blocks wait for one another, and {whose} holds {most} at once")
 
 
 def capture(stream: Any, run: Callable[[Any], None]) -> Any:

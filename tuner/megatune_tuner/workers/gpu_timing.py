@@ -40,6 +40,7 @@ from megatune_tuner.workers.gpu_chain import Alone
 from megatune_tuner.workers.gpu_chain import Chain
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
+from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
@@ -222,6 +223,8 @@ class Bench:
         assert job.artifact is not None
         shape = operator(job.workload.operator).launch(job.workload, job.config)
         kernel, config = load(job.artifact, shape, self.device.device.device_id)
+        if shape.resident:
+            check_resident(kernel, config, shape, self.device.device, self._stream)
         scalars = [ctypes.c_int32(value) for value in shape.scalars]
         arguments = [(*buffers.pointers(copy), *scalars) for copy in range(buffers.copies)]
 

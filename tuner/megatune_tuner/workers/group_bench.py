@@ -68,6 +68,10 @@ class _Ready:
     def launches(self) -> int:
         return self.parts[0].launches
 
+    @property
+    def flush_bytes(self) -> int:
+        return self.parts[0].flush_bytes
+
 
 class GroupBench:
     """The ranks of this process, in step with those of the others."""
@@ -120,7 +124,7 @@ class GroupBench:
                 if samples.are_enough or late:
                     break
             self._verify(ready, again=True)
-            return samples.outcome(flush_bytes=0, measure_s=time.monotonic() - started)
+            return samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
         except JobFailed as error:
             return replace(error.outcome, measure_s=time.monotonic() - started)
         finally:
@@ -160,7 +164,9 @@ class GroupBench:
                     self._verify(ready[i], again=True)
                     if jobs[i].artifact is not None:
                         self._stress(ready[i], FINAL_STRESS, seed)
-                    outcomes[i] = samples[i].outcome(flush_bytes=0, measure_s=time.monotonic() - started)
+                    outcomes[i] = samples[i].outcome(
+                        flush_bytes=ready[i].flush_bytes, measure_s=time.monotonic() - started
+                    )
         except JobFailed as error:
             beside = Outcome(Status.CRASH, f"beside another that ended the group: {error.outcome.reason}")
             outcomes[i] = error.outcome

@@ -15,6 +15,8 @@ class Loaded(Protocol):
 
     launches: int
     """Of one timed replay."""
+    flush_bytes: int
+    """Of operands that are cold, between two launches over the same set; 0 without."""
 
 
 class Rank(Protocol):

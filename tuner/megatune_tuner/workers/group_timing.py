@@ -35,6 +35,7 @@ from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
+from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
@@ -65,12 +66,14 @@ class Graphs:
     buffers: GroupBuffers
     launches: int
     """Of one timed replay."""
+    flush_bytes: int = 0
+    """Of operands that are cold, between two launches over the same set; 0 where all launches are over the first."""
     armed: tuple[int, int] = (0, 0)
     """Words of the workspace, and what each holds before the first launch."""
     verify: Callable[[], None] | None = None
     """Enqueues a launch over each set of operands."""
     replay: Callable[[], None] | None = None
-    """Enqueues ``launches`` launches over the first set."""
+    """Enqueues ``launches`` launches over the first set, or over all in turns."""
     held: list[Any] = field(default_factory=list)
     """Kernel and graphs: code that a graph launches is unloaded with its kernel."""
 
@@ -147,7 +150,8 @@ class GpuRank:
         memory_us, link_us = cost.memory_bytes / ASSUMED_BYTES_A_US, cost.link_bytes / ASSUMED_LINK_BYTES_A_US
         guess_us = ASSUMED_LAUNCH_US + memory_us + link_us
         launches = min(MOST_LAUNCHES, math.ceil(SAMPLE_US / guess_us))
-        loaded = Graphs(job, buffers, -(-launches // buffers.copies) * buffers.copies)
+        flush_bytes = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
+        loaded = Graphs(job, buffers, -(-launches // buffers.copies) * buffers.copies, flush_bytes)
         if job.artifact is not None:
             self._prepare(loaded, self._kernel(loaded))
         return loaded
@@ -277,7 +281,8 @@ class GpuRank:
         shape = tuned.launch(job.workload, job.config)
         kernel, config = load(job.artifact, shape, self._device.device.device_id)
         if shape.resident:
-            self._check_resident(kernel, config, shape)
+            shares = self._world if self._shared else 1
+            check_resident(kernel, config, shape, self._device.device, self._stream, shares)
         pointers = [buffers.pointers(copy) for copy in range(buffers.copies)]
         fixed = [ctypes.c_int32(value) for value in shape.scalars]
         running = [[ctypes.c_int32(value) for value in buffers.scalars(copy)] for copy in range(buffers.copies)]
@@ -287,26 +292,14 @@ class GpuRank:
 
         return enqueue
 
-    def _check_resident(self, kernel: Any, config: Any, shape: Launch) -> None:
-        if shape.cluster == (1, 1, 1):
-            a_multiprocessor = kernel.occupancy.max_active_blocks_per_multiprocessor(
-                math.prod(shape.block), shape.shared_bytes
-            )
-            most = a_multiprocessor * int(self._device.device.properties.multiprocessor_count)
-        else:
-            clusters = kernel.occupancy.max_active_clusters(config, stream=self._stream)
-            most = clusters * math.prod(shape.cluster)
-        if self._shared:
-            # A launch that starts while its predecessor runs takes another share.
-            most //= self._world * (2 if shape.programmatic else 1)
-        blocks = math.prod(shape.grid)
-        if blocks > most:
-            whose = f"a share of 1/{self._world} of this GPU" if self._shared else "this GPU"
-            raise Infeasible(f"{blocks} blocks wait for one another, and {whose} holds {most} at once")
-
     def _prepare(self, loaded: Graphs, enqueue: Callable[[Any, int, int], None]) -> None:
-        """Make the replays: one over each set of operands, and one over the first set whose launch numbers run on."""
+        """Make the replays: one over each set of operands, and a longer one whose launch numbers run on.
+
+        That is over the first set alone, which the predecessor would have left in the L2, unless the operator has
+        operands that are cold.
+        """
         copies = loaded.buffers.copies
+        rotates = loaded.flush_bytes > 0
 
         def verify(stream: Any) -> None:
             for copy in range(copies):
@@ -314,7 +307,7 @@ class GpuRank:
 
         def replay(stream: Any) -> None:
             for i in range(loaded.launches):
-                enqueue(stream, i % copies, 0)
+                enqueue(stream, i % copies, i % copies if rotates else 0)
 
         loaded.held.append(_Code(enqueue))
         if not loaded.job.graph:
