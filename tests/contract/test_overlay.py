@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +18,14 @@ import pytest
 
 from megatune_planner.exporters.vllm_overlay import imports
 from megatune_planner.exporters.vllm_overlay import serving
-from megatune_planner.exporters.vllm_overlay.agreement import agree
+from megatune_planner.exporters.vllm_overlay.agreement import Meeting
 from megatune_planner.exporters.vllm_overlay.imports import after_import
+from megatune_planner.exporters.vllm_overlay.tables import Differs
 
 WORLD = 4
 
 
-def asked(statements: dict[int, tuple[str, str]], limit_s: float = 30.0) -> dict[int, str]:
+def asked(statements: dict[int, tuple[str, str]], wait_s: float = 60.0) -> dict[int, str]:
     """What each rank is answered, all of them asking at once over torch's own store, each with a connection of its own.
 
     :param statements: by rank, what it states and its problem; a rank that is left out has no plan.
@@ -33,8 +37,13 @@ def asked(statements: dict[int, tuple[str, str]], limit_s: float = 30.0) -> dict
 
     def ask(rank: int, statement: str, problem: str) -> None:
         store = torch.TCPStore("127.0.0.1", server.port, None, False, timeout, wait_for_workers=False)
-        prefixed = torch.PrefixStore("default_pg", store)
-        answers[rank] = agree(prefixed, range(WORLD), rank, statement, problem, limit_s=limit_s)
+        meeting = Meeting(torch.PrefixStore("default_pg", store), "tables", range(WORLD), rank)
+        meeting.wait_s = wait_s
+        try:
+            assert meeting.gather(f"I am {rank}") == [f"I am {each}" for each in range(WORLD)]
+        except Differs as error:
+            problem = str(error)
+        answers[rank] = meeting.agree(statement, problem)
 
     threads = [threading.Thread(target=ask, args=(rank, *each)) for rank, each in statements.items()]
     for thread in threads:
@@ -65,8 +74,10 @@ def test_one_odd_rank_stops_all_of_them_alike(odd: dict[int, tuple[str, str]], s
 
 @pytest.mark.torch
 def test_a_rank_without_a_plan_stops_the_others_and_hangs_none() -> None:
-    found = asked(dict.fromkeys((0, 1, 3), ("plan a", "")), limit_s=0.3)
-    assert found == dict.fromkeys((0, 1, 3), "rank 2 has no such plan, or was too late")
+    found = asked(dict.fromkeys((0, 1, 3), ("plan a", "")), wait_s=0.4)
+    (says,) = set(found.values())
+    assert says.endswith("rank 2 has no such plan, or was too late")
+    assert set(found) == {0, 1, 3}
 
 
 @pytest.mark.torch
@@ -74,8 +85,53 @@ def test_a_rank_that_is_late_does_as_the_others_did() -> None:
     """They gave up on it: it may not change its tables alone, though it finds that all state the same."""
     torch = importlib.import_module("torch.distributed")
     store = torch.HashStore()
-    early = [agree(store, (0, 1), 0, "plan a", "", limit_s=0.1), agree(store, (0, 1), 1, "plan a", "", limit_s=0.1)]
-    assert early == ["rank 1 has no such plan, or was too late"] * 2
+    early, late = (Meeting(store, "tables", (0, 1), rank) for rank in (0, 1))
+    early.wait_s = 0.2
+    with pytest.raises(Differs, match="rank 1 has no such plan") as error:
+        early.gather("rank 0")
+    said = early.agree("plan a", str(error.value))
+    assert said == "rank 0: rank 1 has no such plan, or was too late"
+    assert late.gather("rank 1") == ["rank 0", "rank 1"]
+    assert late.agree("plan a", "") == said
+
+
+@pytest.mark.torch
+def test_a_rank_whose_store_fails_changes_as_the_others_do() -> None:
+    """Wherever in the exchange its connection breaks: real processes, and torch's own store between them."""
+    world, soon, long = 3, 1.0, 120.0
+    torch = importlib.import_module("torch.distributed")
+    server = torch.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
+    rounds: list[dict[str, Any]] = [
+        {"breaks": None, "wait_s": long},
+        *({"breaks": call, "wait_s": soon} for call in range(1, 20)),
+        {"breaks": "table", "wait_s": long},
+        {"breaks": "here", "wait_s": soon},
+        {"breaks": "made", "wait_s": soon},
+        {"breaks": "known", "wait_s": long},
+    ]
+
+    def run(rank: int) -> list[dict[str, bool]]:
+        result = subprocess.run(
+            [sys.executable, str(Path(__file__).with_name("agreement_process.py"))],
+            input=json.dumps({"rank": rank, "world": world, "port": server.port, "rounds": rounds}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == 0, result.stderr
+        answers: list[dict[str, bool]] = json.loads(result.stdout)
+        return answers
+
+    with ThreadPoolExecutor(world) as pool:
+        said = list(pool.map(run, range(world)))
+    for round_, answers in zip(rounds, zip(*said, strict=True), strict=True):
+        assert len({answer["kept"] for answer in answers}) == 1, (round_, answers)
+        assert all(answer["kept"] == answer["applied"] for answer in answers)
+    kept = {str(round_["breaks"]): answers["kept"] for round_, answers in zip(rounds, said[0], strict=True)}
+    # Once all have made their change and one has said that it knows, a lost connection leaves nobody behind.
+    assert kept["None"]
+    assert kept["known"]
+    assert not any(kept[each] for each in ("1", "2", "table", "here", "made"))
 
 
 @pytest.fixture

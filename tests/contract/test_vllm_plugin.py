@@ -66,6 +66,8 @@ CONFIG = {
         "enable_expert_parallel": False,
         "enable_eplb": False,
         "use_ubatching": False,
+        "distributed_timeout_seconds": None,
+        "cpu_distributed_timeout_seconds": None,
     },
     "compilation_config": {"cudagraph_mode": {"name": "FULL_AND_PIECEWISE"}, "mode": {"name": "VLLM_COMPILE"}},
     "cache_config": {"kv_offloading_size": None, "use_replayssm": False, "use_kda_recoverssm": False},
@@ -141,7 +143,12 @@ def serve(
         result = subprocess.run(
             [sys.executable, "-W", "error", str(HERE / "vllm_process.py")],
             input=json.dumps(asked),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **(environment or {})},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(paths),
+                "MEGATUNE_PLAN_WAIT_S": "2",
+                **(environment or {}),
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -454,21 +461,48 @@ def test_another_build_of_the_decode_changes_nothing(
     ("others", "says"),
     [
         ({"3": None}, "rank 3 has no such plan, or was too late"),
-        ({"5": "plan 0123456789abcdef"}, "rank 5: plan 0123456789abcdef"),
-        ({"5": "fits: another plan"}, "rank 0 has plan "),
-        ({"1": "toolchain.driver is another"}, "rank 1: toolchain.driver is another"),
-        ({"verdict": "rank 7 was too late"}, "rank 7 was too late"),
+        ({"5": "plan 0123456789abcdef"}, "rank 5 plan 0123456789abcdef"),
+        ({"1": "refuses: toolchain.driver is another"}, "rank 1: toolchain.driver is another"),
+        ({"7": "quiet"}, "rank 7 did not confirm"),
+        ({"6": "elsewhere"}, "the plan was not measured with multi_node"),
     ],
 )
+@pytest.mark.parametrize("tables", ["low-latency GEMM", "specialised decode"])
 def test_ranks_that_differ_change_nothing(
-    vllm: Path, decode_plan: Plan, tmp_path: Path, others: dict[str, str | None], says: str
+    vllm: Path,
+    gemm_plan: Plan,
+    decode_plan: Plan,
+    tmp_path: Path,
+    others: dict[str, str | None],
+    says: str,
+    tables: str,
 ) -> None:
-    """A rank alone with the plan's tables would wait for peers that write elsewhere."""
+    """Alone with the plan's tables a rank would wait for peers that write elsewhere, or compute other bits."""
+    plan = gemm_plan if tables == "low-latency GEMM" else decode_plan
     every: dict[str, str | None] = {str(rank): "same" for rank in range(1, 8)} | others
-    answer = serve(vllm, installed(decode_plan, tmp_path / "site"), decode_plan, change=_set("others", to=every))
+    answer = serve(vllm, installed(plan, tmp_path / "site"), plan, change=_set("others", to=every))
     assert untouched(answer)
     (line,) = answer["log"]
-    assert f"specialised decode: changed nothing: {says}" in line
+    assert f"{tables}: changed nothing: " in line
+    assert says in line
+
+
+def test_links_are_looked_at(vllm: Path, decode_plan: Plan, tmp_path: Path) -> None:
+    """What was measured over all links of a GPU does not hold where some are down."""
+    change = _set("target", "hardware", "links", to="nvlink-17")
+    answer = serve(vllm, installed(decode_plan, tmp_path / "site"), decode_plan, change=change)
+    assert untouched(answer)
+    assert "ranks reach one another over 'nvlink-17', measured was 'nvlink-18'" in answer["log"][0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says"), [("0", "is no number of seconds"), ("a while", "is no number of seconds"), ("3", "")]
+)
+def test_the_wait_can_be_set(vllm: Path, gemm_plan: Plan, tmp_path: Path, seconds: str, says: str) -> None:
+    environment = {"MEGATUNE_PLAN_WAIT_S": seconds}
+    answer = serve(vllm, installed(gemm_plan, tmp_path / "site"), gemm_plan, environment=environment)
+    assert untouched(answer) == bool(says)
+    assert says in answer["log"][0]
 
 
 def test_ranks_that_the_plan_says_nothing_of(vllm: Path, decode_plan: Plan, tmp_path: Path) -> None:

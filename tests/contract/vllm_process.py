@@ -49,13 +49,22 @@ class Nvml:
                 arguments[0].value = self.driver.encode()
             if name == "nvmlDeviceGetPciInfo_v3":
                 arguments[1]._obj.device_and_vendor = int(self.hardware["device_id"], 16) << 16 | 0x10DE
+            if name == "nvmlDeviceGetNvLinkState":
+                count = self.hardware["links"].removeprefix("nvlink-")
+                arguments[2]._obj.value = arguments[1].value < (int(count) if count.isdigit() else 0)
+            if name == "nvmlDeviceGetNvLinkRemoteDeviceType":
+                arguments[2]._obj.value = 2  # a switch
             return 0
 
         return call
 
 
 class Store:
-    """What ranks write into and read from: this one's part, with what the others are said to have written."""
+    """What ranks write into and read from: this one's part, with what the others are said to have written.
+
+    :param others: by rank, what it says of its change: ``same`` as this one, ``quiet`` from then on, ``elsewhere`` on
+        another machine, a problem after ``refuses: ``, a statement, or None for a rank that never comes.
+    """
 
     def __init__(self, others: dict[str, str | None]) -> None:
         self.kept: dict[str, bytes] = {}
@@ -63,9 +72,21 @@ class Store:
 
     def set(self, key: str, value: str) -> None:
         self.kept[key] = value.encode()
+        place, step, _ = key.rsplit("/", 2)
         for rank, text in self.others.items():
-            if text is not None:
-                self.kept[f"{key.rpartition('/')[0]}/{rank}"] = (value if text == "same" else text).encode()
+            said = self.said(rank, step, value, text)
+            if said is not None:
+                self.kept[f"{place}/{step}/{rank}"] = said.encode()
+            if step == "here" and text is not None and text.startswith("refuses: "):
+                self.kept[f"{place}/all made"] = f"rank {rank}: {text.removeprefix('refuses: ')}".encode()
+
+    def said(self, rank: str, step: str, value: str, text: str | None) -> str | None:
+        if text is None or (text == "quiet" and step == "known"):
+            return None
+        if step == "here":
+            machine, (domain, _, device) = json.loads(value)
+            return json.dumps(["another" if text == "elsewhere" else machine, (domain, int(rank), device)])
+        return text if step == "made" and text not in ("same", "quiet", "elsewhere") else value
 
     def get(self, key: str) -> bytes:
         return self.kept[key]
@@ -103,11 +124,10 @@ def prepare(asked: dict[str, Any], root: Path) -> None:
     import_module("vllm.config").get_current_vllm_config_or_none = lambda: namespace(asked["config"])
     envs = import_module("vllm.envs")
     envs.VLLM_PLUGINS, envs.VLLM_BATCH_INVARIANT = asked.get("plugins"), False
-    distributed = import_module("vllm.distributed")
     world = asked["world"]
-    distributed.get_tp_group = lambda: SimpleNamespace(
-        world_size=world, rank=0, rank_in_group=0, ranks=list(range(world)), device_group=None
-    )
+    group = SimpleNamespace(world_size=world, rank=0, rank_in_group=0, ranks=list(range(world)), device_group=None)
+    for name in ("vllm.distributed", "vllm.distributed.parallel_state"):
+        import_module(name).get_tp_group = lambda: group
     store = Store(asked.get("others", {str(rank): "same" for rank in range(1, world)}))
     import_module("torch.distributed.distributed_c10d")._get_default_store = lambda: store
 
@@ -216,9 +236,6 @@ def main() -> None:
     decode = import_module(DECODE)
     answer["reductions_before"] = reductions(asked["world"])
     answer["prefetches_before"] = prefetches(asked["world"])
-    overlay = sys.modules.get("megatune_vllm_plan.agreement")
-    if overlay is not None:
-        overlay.agree.__kwdefaults__["limit_s"] = 0.2  # type: ignore[attr-defined]
     answer["steps"] = steps(decode)
     answer["reductions"] = reductions(asked["world"])
     answer["prefetches"] = prefetches(asked["world"])

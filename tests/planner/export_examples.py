@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import zipfile
 from pathlib import Path
 
@@ -42,7 +43,8 @@ def example_exports(directory: Path) -> dict[str, str]:
                         if path.endswith("/overlay.json"):
                             found[f"{name}/overlay.json"] = wheel.read(path).decode()
             elif file not in COPIES:
-                found[f"{name}/{file}"] = content
+                # The version of a wheel changes with its sources.
+                found[f"{name}/{file}"] = re.sub(r"\.r[0-9a-f]{8}-py3", ".rCONTENTS-py3", content)
     decode = exporters()["vllm-specialized-decode"]
     prefetch = decode.files(example_prefetch_plan(directory))
     return found | {f"{decode.name}/prefetch/{file}": str(text) for file, text in prefetch.items()}

@@ -34,7 +34,9 @@ TWO_STAGE = "two_stage"
 NCCL = "nccl"
 BASELINES = {"reduction": (NCCL, "torch_one_shot", "torch_two_shot")}
 
-GROUP = replace(TARGET, hardware=replace(TARGET.hardware, gpu="NVIDIA GB300", arch="sm_103a", links="nvlink", world=16))
+GROUP = replace(
+    TARGET, hardware=replace(TARGET.hardware, gpu="NVIDIA GB300", arch="sm_103a", links="nvlink-18", world=16)
+)
 
 Times = Mapping[int, Mapping[str, float]]
 """Microseconds by tokens and by variant or baseline."""

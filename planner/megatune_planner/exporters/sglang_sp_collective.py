@@ -122,16 +122,17 @@ def files(plan: Plan, exporter: str, runtime: Runtime) -> dict[str, str | bytes]
     tables = {f"world={w},H={WIDTH},device_name={device}.json": _text(plan, found) for w, found in worlds.items()}
     for (world, found), text in zip(worlds.items(), tables.values(), strict=True):
         _check(text, world, found)
-    version = f"{runtime.version}+{plan.digest}"
+    sources = {
+        f"{PACKAGE}/__init__.py": Path(sglang_overlay.__file__).read_text(encoding="utf-8"),
+        **{f"{PACKAGE}/{name}": text for name, text in tables.items()},
+    }
+    version = wheel.version(runtime.version, plan.digest, sources)
     built = wheel.build(
         DISTRIBUTION,
         version,
         summary=f"Megatune plan {plan.digest} for {runtime.name} {runtime.version}",
         requires_python=">=3.10",
-        files={
-            f"{PACKAGE}/__init__.py": Path(sglang_overlay.__file__).read_text(encoding="utf-8"),
-            **{f"{PACKAGE}/{name}": text for name, text in tables.items()},
-        },
+        files=sources,
         entry_points={sglang_overlay.GROUP: {PACKAGE: f"{PACKAGE}:register"}},
     )
     lines = _lines(plan, runtime, worlds, skipped)

@@ -59,6 +59,11 @@ MARKDOWN_FILE = "vllm_plugin.md"
 DSV3 = "dsv3_fused_a"
 """A kernel that vLLM's table may name in place of a config. It keeps its place where it was not measured."""
 
+OVERLAPPED = {(6288, 7168), (1536, 128)}
+"""Local shapes of KDA's projections at 8 ranks. vLLM runs both at once, past the table, in graphs of few tokens."""
+OVERLAPPED_TOKENS = 14
+"""The most tokens at which it does."""
+
 
 @dataclass(frozen=True)
 class Changes:
@@ -81,7 +86,7 @@ class Source:
 
 
 class VllmPlugin(Exporter):
-    """``megatune_vllm_plan-VERSION+DIGEST-py3-none-any.whl`` and what to know of it."""
+    """``megatune_vllm_plan-VERSION+DIGEST.rCONTENTS-py3-none-any.whl`` and what to know of it."""
 
     name = "vllm-plugin"
     what = "a wheel that changes the tables of vLLM 0.33.0 where it is installed, and falls back where the plan says so"
@@ -100,20 +105,21 @@ class VllmPlugin(Exporter):
         plan_text = plan.to_json()
         # What the embedded reader would refuse is not exported; it raises what the command prints.
         Plan.from_json(plan_text)
-        version = f"{self.runtime_version}+{plan.digest}"
         sources = {path.name: path for path in sorted(Path(vllm_overlay.__file__).parent.glob("*.py"))}
         sources["reader.py"] = Path(reader.__file__)
+        packed = {
+            **{f"{PACKAGE}/{name}": path.read_text(encoding="utf-8") for name, path in sources.items()},
+            f"{PACKAGE}/plan.json": plan_text,
+            f"{PACKAGE}/overlay.json": text,
+            f"{PACKAGE}/{DIGEST_FILE}": f"{hashlib.sha256(text.encode()).hexdigest()}\n",
+        }
+        version = wheel.version(self.runtime_version, plan.digest, packed)
         built = wheel.build(
             DISTRIBUTION,
             version,
             summary=f"Megatune plan {plan.digest} for {self.runtime} {self.runtime_version}",
             requires_python=">=3.11",
-            files={
-                **{f"{PACKAGE}/{name}": path.read_text(encoding="utf-8") for name, path in sources.items()},
-                f"{PACKAGE}/plan.json": plan_text,
-                f"{PACKAGE}/overlay.json": text,
-                f"{PACKAGE}/{DIGEST_FILE}": f"{hashlib.sha256(text.encode()).hexdigest()}\n",
-            },
+            files=packed,
             entry_points={"vllm.general_plugins": {PACKAGE: f"{PACKAGE}:register"}},
         )
         name = wheel.file_name(DISTRIBUTION, version)
@@ -154,23 +160,34 @@ def _projections(plan: Plan, text: str) -> Changes:
     planned = {(each.dims["n"], each.dims["k"]): each for each in plan.operator("projection").shapes if _bf16(each)}
     shapes: list[Shape] = []
     asks: list[Ask] = []
+    unused: list[str] = []
     for shape in table.shapes:
-        if not shape.entries:
+        heeded = [entry for entry in shape.entries if not _overlapped(shape.n, shape.k, entry.tokens)]
+        if len(heeded) < len(shape.entries):
+            unused.append(
+                f"n={shape.n},k={shape.k} at up to {OVERLAPPED_TOKENS} tokens: vLLM overlaps this projection with "
+                "another one there, without its table"
+            )
+        if not heeded:
             continue
         found = planned[shape.n, shape.k]
         shapes.append(
             Shape(
                 n=shape.n,
                 k=shape.k,
-                configs=tuple(entry.config for entry in shape.entries),
-                beats_dsv3=tuple(entry.tokens for entry in shape.entries if _beats_dsv3(found, entry)),
+                configs=tuple(entry.config for entry in heeded),
+                beats_dsv3=tuple(entry.tokens for entry in heeded if _beats_dsv3(found, entry)),
             )
         )
         asks += _asks("projection", found, MAX_TOKENS, context_tokens=None)
     if not shapes:
-        raise MegatuneError("no config saves enough over cuBLAS")
+        raise MegatuneError("; ".join(["no config saves enough over cuBLAS where vLLM heeds its table", *unused]))
     built = Projections(module=table.runtime.module, table=table.runtime.table, shapes=tuple(shapes), asks=tuple(asks))
-    return Changes((built,), table.skipped, {})
+    return Changes((built,), (*table.skipped, *unused), {})
+
+
+def _overlapped(n: int, k: int, tokens: int) -> bool:
+    return (n, k) in OVERLAPPED and tokens <= OVERLAPPED_TOKENS
 
 
 def _bf16(shape: ShapePlan) -> bool:

@@ -10,13 +10,15 @@ from megatune_planner.exporters.reduction_markdown import left_out
 from megatune_planner.exporters.vllm_overlay import SWITCH
 from megatune_planner.exporters.vllm_overlay.overlay import CONFIG_KEY
 from megatune_planner.exporters.vllm_overlay.overlay import STATUS_FOLDER
+from megatune_planner.exporters.vllm_overlay.serving import KEY
+from megatune_planner.exporters.vllm_overlay.serving import WAIT
 from megatune_planner.exporters.vllm_plugin_schema import Batches
 from megatune_planner.exporters.vllm_plugin_schema import Overlay
 from megatune_planner.exporters.vllm_plugin_schema import Projections
 
 NOTES = (
     "Install it wherever a process of the server runs, on every node. Where it is missing on one rank, the others wait "
-    "five minutes for it, and then none changes the tables that ranks have to agree on.",
+    "up to five minutes for it, at most half of what vLLM's collectives wait, and then none changes anything.",
     "It changes nothing, and a line in the log says why, where the version of vLLM, the machine, the deployment or a "
     "single name or value that it would touch is not what the plan was made for.",
     "Where the plan says stock, a table stays as vLLM ships it, and dsv3_fused_a keeps its place wherever it was not "
@@ -38,6 +40,8 @@ def _lines(overlay: Overlay, wheel: str, distribution: str) -> Iterator[str]:
     yield f"| install | `pip install --no-deps {wheel}` |"
     yield f"| insist on this plan | `vllm serve … --additional-config '{config}'`: any other plan changes nothing |"
     yield f"| switch it off | `{SWITCH}=off` |"
+    yield f"| take a signed plan alone | `{KEY}=KEY`: the public key, 64 hexadecimal digits or a file |"
+    yield f"| wait for other ranks | `{WAIT}=SECONDS` |"
     yield f"| see hits and misses | `{STATUS_FOLDER}=FOLDER`: a JSON file a process |"
     yield f"| go back | `pip uninstall {distribution}` |"
     yield ""

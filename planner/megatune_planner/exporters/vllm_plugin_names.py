@@ -35,6 +35,8 @@ _SETTINGS = (
     *(path for _, path, _ in FEATURES),
     "additional_config",
     "parallel_config.tensor_parallel_size",
+    "parallel_config.distributed_timeout_seconds",
+    "parallel_config.cpu_distributed_timeout_seconds",
     *(f"model_config.{name}" for name in ("model", "dtype", "enforce_eager", "max_model_len")),
     *(f"compilation_config.{name}" for name in ("cudagraph_mode", "mode")),
 )
@@ -77,6 +79,10 @@ ENGINE = joined(
             "CompilationMode.STOCK_TORCH_COMPILE": ANY,
         },
         "vllm/envs.py": {"VLLM_BATCH_INVARIANT": ANY},
+        "vllm/distributed/parallel_state.py": {
+            "get_tp_group": Takes(()),
+            **{f"GroupCoordinator.{name}": ANY for name in ("rank", "ranks", "world_size")},
+        },
     },
 )
 """For every overlay."""
@@ -87,6 +93,10 @@ GEMM: Names = {
         "SkinnyGemmConfig": ANY,
         "_build_plan": Takes(("spec",)),
         "enable_kimi_k3_low_latency_gemm": Takes(("module", "dtype")),
+        # Where vLLM passes by its table, so that entries are left out.
+        "KDA_PROJECTION_OVERLAP_MAX_TOKENS": 14,
+        "_KDA_PACKED_SIZE": 6288,
+        "_KDA_TP_SIZE": 8,
     },
 }
 """For the low-latency GEMM."""
@@ -95,8 +105,6 @@ DECODE: Names = {
     _path(decode.MODULE): {
         "SpecializedDecode.__init__": Takes(("self", "backbone", "config")),
         "SpecializedDecode.plan": Takes(("self", "positions", "intermediate_tensors")),
-        "get_tp_group": ANY,
     },
-    "vllm/distributed/parallel_state.py": {f"GroupCoordinator.{name}": ANY for name in ("rank", "ranks", "world_size")},
 }
 """For the specialised decode."""

@@ -20,6 +20,19 @@ def file_name(distribution: str, version: str) -> str:
     return f"{distribution.replace('-', '_')}-{version}-py3-none-any.whl"
 
 
+def version(runtime: str, plan: str, files: Mapping[str, str]) -> str:
+    """Of a wheel that an exporter writes: another plan and another exporter have another one, or pip would keep what is
+    installed.
+
+    :param runtime: version that the wheel is for.
+    :param plan: digest.
+    :param files: as ``build`` takes them.
+    """
+    text = "".join(f"{path}\0{content}\0" for path, content in sorted(files.items()))
+    # A letter comes first: pip reads a part of digits alone as a number.
+    return f"{runtime}+{plan}.r{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
 def build(
     distribution: str,
     version: str,

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from . import agreement
 from . import serving
 from .overlay import Group
 from .overlay import Overlay
@@ -25,8 +23,6 @@ MODULE = "vllm.models.kimi_k3.nvidia.specialized_decode.runtime.decode"
 
 class Decode(Group):
     name = "specialised decode"
-    links = "nvlink"
-    """vLLM builds its mailboxes in multicast memory, or stops: only a switch of NVLinks has it."""
 
     def __init__(self, overlay: Overlay, tables: Sequence[Batches]) -> None:
         super().__init__(overlay, tables)
@@ -45,7 +41,7 @@ class Decode(Group):
 
         @functools.wraps(made)
         def make_with_plan(decoder: Any, *args: Any, **kwargs: Any) -> None:
-            self.build(module)
+            self.apply()
             made(decoder, *args, **kwargs)
 
         @functools.wraps(planned)
@@ -56,25 +52,13 @@ class Decode(Group):
         decode.__init__ = make_with_plan  # type: ignore[misc]
         decode.plan = plan_with_rules  # type: ignore[attr-defined]
 
-    def build(self, module: ModuleType) -> None:
-        """Change the tables of this group's ranks. Never raises."""
-        if self.settled:
-            return
-        try:
-            ranks = module.get_tp_group()
-            world, rank, members = ranks.world_size, ranks.rank, tuple(ranks.ranks)
-            self.tables = self.batches = [table for table in self.all_batches if table.entry["world"] == world]
-            self.stock = self._stock(world)
-            if not self.tables and not self.stock:
-                raise Differs(f"the plan says nothing of {world} ranks")
-            store = import_module("torch.distributed.distributed_c10d")._get_default_store()
-        except Exception as error:  # noqa: BLE001  (nothing of ours may stop the engine)
-            self.refuse(error)
-            return
-        statement = (
-            f"plan {self.overlay.digest} in overlay {self.overlay.version}, stock at {sorted(self.stock)} tokens"
-        )
-        self.apply(lambda problem: agreement.agree(store, members, rank, statement, problem))
+    def prepare(self) -> str:
+        world = serving.current_config().parallel_config.tensor_parallel_size
+        self.tables = self.batches = [table for table in self.all_batches if table.entry["world"] == world]
+        self.stock = self._stock(world)
+        if not self.tables and not self.stock:
+            raise Differs(f"the plan says nothing of {world} ranks")
+        return f", stock at {sorted(self.stock)} tokens"
 
     def _stock(self, world: int) -> frozenset[int]:
         """Tokens at which a step is stock: where it won at every reduction of the step, and everywhere while the server

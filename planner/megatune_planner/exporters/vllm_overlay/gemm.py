@@ -1,4 +1,8 @@
-"""The low-latency GEMM of vLLM's stock path, whose tables are read when a model is built. One rank's own affair."""
+"""The low-latency GEMM of vLLM's stock path, whose tables are read when a model is built.
+
+Every rank of the group changes them alike: what is computed by all of them, e.g. a projection whose weight each rank
+holds whole, has to be the same to the bit.
+"""
 
 from __future__ import annotations
 

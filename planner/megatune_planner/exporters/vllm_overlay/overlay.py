@@ -7,13 +7,14 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from . import serving
+from .agreement import Alone
+from .agreement import Meeting
 from .tables import KINDS
 from .tables import Differs
 from .tables import Table
@@ -74,10 +75,10 @@ class Overlay:
     def _write_status(self, folder: Path) -> None:
         (folder / f"{self.digest}-{os.getpid()}.json").write_text(json.dumps(self.status()), encoding="utf-8")
 
-    def reader(self, links: str) -> Any:
+    def reader(self, ranks: Sequence[str]) -> Any:
         """The plan's own reader, which has compared the gate with what serves here.
 
-        :param links: how the ranks reach one another.
+        :param ranks: the whereabouts of all ranks.
         :raises Differs: when the plan does not hold here.
         :raises Exception: whatever keeps the engine from telling what serves, or the reader from reading.
         """
@@ -85,8 +86,12 @@ class Overlay:
         asked = serving.additional_config(config).get(CONFIG_KEY)
         if asked is not None and asked != self.digest:
             raise Differs(f"--additional-config asks for the plan {asked}")
+        links, several_machines = serving.links(ranks)
         reader = import_module(f"{__package__}.reader").load(
-            self.plan, target=serving.target(links), deployment=serving.deployment(config)
+            self.plan,
+            target=serving.target(links),
+            deployment=serving.deployment(config, several_machines=several_machines),
+            key=serving.trusted_key(),
         )
         if reader.digest != self.digest:
             raise Differs(f"the wheel holds tables of {self.digest} and the plan {reader.digest}: export it again")
@@ -96,11 +101,10 @@ class Overlay:
 
 
 class Group:
-    """Tables that change as a whole or not at all, when the first function that reads them is called."""
+    """Tables that change as a whole or not at all, on all ranks alike, when the first function that reads them is
+    called."""
 
     name: str
-    links = "none"
-    """How the ranks reach one another that the group's tables are about."""
 
     def __init__(self, overlay: Overlay, tables: Sequence[Table]) -> None:
         self.overlay = overlay
@@ -112,38 +116,55 @@ class Group:
         return self.name in self.overlay.outcome
 
     def refuse(self, why: object) -> None:
-        reason = str(why) if isinstance(why, Differs) else f"{type(why).__name__}: {why}"
-        self._settle(f"changed nothing: {reason}", warning=True)
+        self._settle(f"changed nothing: {_line(why)}", warning=True)
 
     def _settle(self, outcome: str, *, warning: bool = False) -> None:
         self.overlay.outcome[self.name] = outcome
         self.overlay.say(f"{self.name}: {outcome}", warning=warning)
 
-    def apply(self, agree: Callable[[str], str] = lambda found: found) -> None:
-        """Change every table, or put all of them back and say why. Never raises.
+    def prepare(self) -> str:
+        """Choose the tables that matter here, and say what else ranks have to agree on.
 
-        :param agree: is told what was found here, empty where all is well, and answers what holds for all ranks.
+        :raises Differs: when none does.
         """
+        return ""
+
+    def apply(self) -> None:
+        """Change every table, or put all of them back and say why. Never raises."""
         if self.settled:
             return
-        changed, found = [], ""
+        changed: list[str] = []
+        found = statement = ""
+        meeting: Meeting | Alone = Alone()
         try:
-            reader = self.overlay.reader(self.links)
+            meeting = serving.meeting(self.name)
+            meeting.wait_s = serving.wait_s(serving.current_config())
+            also = self.prepare()
+            reader = self.overlay.reader(meeting.gather(serving.whereabouts()))
             for table in self.tables:
                 table.check(reader)
             changed = [table.change() for table in self.tables]
+            statement = (
+                f"plan {self.overlay.digest} in overlay {self.overlay.version}, answers {reader.agreement}{also}"
+            )
         except Exception as error:  # noqa: BLE001  (nothing of ours may stop the engine)
-            found = str(error) if isinstance(error, Differs) else f"{type(error).__name__}: {error}"
+            found = _line(error)
         try:
-            found = agree(found)
+            found = meeting.agree(statement, found)
         except Exception as error:  # noqa: BLE001
             found = f"the ranks cannot be asked: {error}"
         if found:
             self._restore()
             self.refuse(Differs(found))
-        else:
-            self.applied = True
-            self._settle("; ".join(changed) or "no table, only steps that are stock")
+            return
+        self.applied = True
+        self._settle("; ".join(changed) or "no table, only steps that are stock")
+        if meeting.doubt:
+            self.overlay.say(
+                f"{self.name}: every rank had made its change when the store failed ({meeting.doubt}): restart the "
+                "engine if it waits for ever",
+                warning=True,
+            )
 
     def _restore(self) -> None:
         for table in self.tables:
@@ -151,3 +172,7 @@ class Group:
                 table.restore()
             except Exception as error:  # noqa: BLE001
                 self.overlay.say(f"{table.place} cannot be put back: {error}", warning=True)
+
+
+def _line(why: object) -> str:
+    return str(why) if isinstance(why, Differs) else f"{type(why).__name__}: {why}"
