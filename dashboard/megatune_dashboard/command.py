@@ -1,6 +1,7 @@
 """The one ``megatune`` command: composed of what the tuner and the planner define, and what belongs to neither.
 
-Exit codes: 0 done, 1 a fault of Megatune, 2 bad input, 3 nothing measured or no gain, 130 interrupted.
+Exit codes: 0 done, 1 a fault of Megatune, 2 bad input, 3 nothing measured, no gain or nothing that can be said, 4 a
+plan that has drifted, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from megatune_dashboard.database import database_app
 from megatune_dashboard.doctor import doctor
 from megatune_dashboard.quickstart import quickstart
 from megatune_dashboard.serving import dashboard
+from megatune_dashboard.verifying import verify
 from megatune_db.errors import DatabaseError
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.commands import app as planner_app
 from megatune_tuner.commands import app as tuner_app
+from megatune_tuner.transfer.commands import app as transfer_app
 
 FAULT = 1
 BAD_INPUT = 2
@@ -108,7 +111,9 @@ def _options(
 
 app.command(epilog="Example: megatune quickstart --db tuned.db")(quickstart)
 app.add_typer(tuner_app)
+app.add_typer(transfer_app)
 app.add_typer(planner_app)
+app.command(epilog="Example: megatune verify plan.json --db tuned.db")(verify)
 app.command(epilog="Example: megatune dashboard --db tuned.db")(dashboard)
 app.command(epilog="Example: megatune bench planner --json")(bench)
 app.command(epilog="Example: megatune doctor --json")(doctor)

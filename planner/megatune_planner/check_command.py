@@ -16,6 +16,7 @@ from megatune_planner.command_words import PlanArgument
 from megatune_planner.command_words import find_plan
 from megatune_planner.command_words import print_json
 from megatune_planner.command_words import print_rich
+from megatune_planner.warning_words import warn_unverified
 
 if TYPE_CHECKING:
     from megatune_planner.exporters.checking import Check
@@ -53,6 +54,7 @@ def check(
         print_json(_document(found, against, result))
     else:
         _print(result)
+    warn_unverified(found, db)
     if not result.holds:
         raise typer.Exit(LACKING)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from megatune_db.location import Location
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.check_command import check
 from megatune_planner.command_words import DEFAULT_DATABASE
@@ -41,6 +42,7 @@ from megatune_planner.review_commands import approve
 from megatune_planner.review_commands import reject
 from megatune_planner.review_commands import rollback
 from megatune_planner.serve_plan_command import serve_plan
+from megatune_planner.warning_words import warn_unverified
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -155,6 +157,7 @@ def show(
     else:
         _print(found)
         _print_depths(found, db)
+    warn_unverified(found, db)
 
 
 @app.command(epilog="Example: megatune export plan.json --to json --out serving/")
@@ -206,6 +209,7 @@ def export(
         typer.echo(f"warning: {not_approved(exported.before)}: try it, do not serve with it", err=True)
     elif exported.replaced is not None and not as_json:
         typer.echo(f"it takes the place of {exported.replaced}, which is retired", err=True)
+    warn_unverified(found, db)
     if exported.id is None:
         typer.echo(f"this export was not written down: {db} does not have the plan", err=True)
 
@@ -255,7 +259,7 @@ def _print(plan: Plan) -> None:
     print_rich(render_plan(plan))
 
 
-def _print_depths(plan: Plan, db: Path) -> None:
+def _print_depths(plan: Plan, db: Location) -> None:
     """How deep to prefetch, where the database still has what the plan was made from."""
     from megatune_planner.depths import OPERATOR
     from megatune_planner.depths import depth_curves_of

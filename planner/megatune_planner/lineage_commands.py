@@ -16,6 +16,7 @@ from megatune_planner.command_words import PlanArgument
 from megatune_planner.command_words import find_plan
 from megatune_planner.command_words import print_json
 from megatune_planner.command_words import print_rich
+from megatune_planner.warning_words import warn_unverified
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,11 +34,13 @@ def diff(
     """Print which bands decide otherwise in another plan, and what that does to the measured latencies."""
     from megatune_planner.differences import difference
 
-    found = difference(find_plan(before, db)[0], find_plan(after, db)[0])
+    replacing = find_plan(after, db)[0]
+    found = difference(find_plan(before, db)[0], replacing)
     if as_json:
         print_json(found.model_dump(mode="json"))
     else:
         print_rich(_render(found))
+    warn_unverified(replacing, db)
 
 
 def sign(

@@ -40,10 +40,10 @@ class ReviewWarning(Part):
     """One reason to look closer."""
 
     kind: Kind
-    """``crossover``: suspect or contested; ``verification``: the last one did not show that it holds; ``toolchain``: the
-    target's, or the kernels, have changed since, and no verification shows that it holds all the same;
-    ``repeatability``: other seeds decide otherwise, and worse or better; ``provenance``: not measured on the target
-    itself; ``margin``: a gain that is hardly one; ``prediction``: tokens between measured ones;
+    """``crossover``: suspect or contested; ``verification``: the last one did not show that it holds; ``toolchain``:
+    the target's, or the kernels, have changed since, and no verification shows that it holds all the same;
+    ``repeatability``: other seeds decide otherwise, beyond ties; ``provenance``: not measured on the target itself;
+    ``margin``: a gain that is hardly one; ``prediction``: tokens between measured ones;
     ``pairing``: compared across sessions; ``gap``: measured, and not enough to decide."""
     where: str
     """Operator, shape and tokens; empty for the whole plan."""

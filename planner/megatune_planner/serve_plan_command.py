@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 
+from megatune_db.location import Location
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.command_words import DEFAULT_DATABASE
 from megatune_planner.command_words import ByOption
@@ -20,6 +21,7 @@ from megatune_planner.command_words import by_of
 from megatune_planner.command_words import database_session
 from megatune_planner.command_words import find_plan
 from megatune_planner.command_words import print_json
+from megatune_planner.warning_words import warn_unverified
 
 if TYPE_CHECKING:
     from megatune_planner.serving.bounds import Bounds
@@ -89,6 +91,7 @@ def serve_plan(
     with database_session(db) if db.exists() else nullcontext() as session:
         exported = export_plan(session, chosen.plan, exporter, by_of(by), unreviewed=unreviewed, out=out)
     files = [str(out / name) for name in exported.files]
+    warn_unverified(chosen.plan, db)
     if as_json:
         print_json({"met": True, "chosen": _summary(chosen, profile), "files": files, "runtime": checked})
         return
@@ -101,7 +104,9 @@ def serve_plan(
         typer.echo(f"warning: {not_approved(exported.before)}: try it, do not serve with it", err=True)
 
 
-def _options(plans: list[str], model: str | None, level: Any, ranks: int | None, given: Any, db: Path) -> list[Option]:
+def _options(
+    plans: list[str], model: str | None, level: Any, ranks: int | None, given: Any, db: Location
+) -> list[Option]:
     from megatune_kernels.models import model as find_model
     from megatune_planner.serving.choosing import options
 

@@ -25,6 +25,7 @@ from megatune_tuner.execution import equipment
 from megatune_tuner.measuring import Job
 from megatune_tuner.measuring import Meter
 from megatune_tuner.measuring import wait_for_builds
+from megatune_tuner.progress import Progress
 from megatune_tuner.recordings import recording
 from megatune_tuner.stopping import Stop
 
@@ -100,18 +101,18 @@ def remeasure(
     *,
     database: Database | None = None,
     stop: Stop | None = None,
-    seen: Callable[[int, Workload], None] | None = None,
+    progress: Progress | None = None,
 ) -> list[Remeasured]:
     """Measure each batch in one session, interleaved, and keep it before the next.
 
     A config whose artifact cannot be built is measured by that it cannot. Ends early where a stop is requested.
 
     :param database: where rows of the stage ``verify`` are kept; None: nowhere.
-    :param seen: told the number of a batch, counted from 0, and its workload before it is measured.
     :raises MegatuneError: when nothing can be measured any more.
     :raises DatabaseError: when the database cannot be written.
     """
-    stop = stop or Stop()
+    stop, progress = stop or Stop(), progress or Progress()
+    progress.expect(sum(len(configs) for _, configs in batches))
     runner = with_.runner
     meter = Meter(runner, regime, with_.builder)
     if database is not None:
@@ -130,9 +131,11 @@ def remeasure(
         jobs = ahead.pop(number)
         if not wait_for_builds(jobs, stop) or stop.requested:
             break
-        if seen is not None:
-            seen(number, workload)
-        found += _keep(database, runner.target.toolchain.dsl, workload, _measured(meter, jobs))
+        results = _measured(meter, jobs)
+        found += _keep(database, runner.target.toolchain.dsl, workload, results)
+        best = min((each.median_us for _, each in results if each.median_us is not None), default=None)
+        for _, measurement in results:
+            progress.measured(workload, measurement.status, best)
     return found
 
 

@@ -31,7 +31,7 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
                 band.operator,
                 f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}",
                 tokens_text(band),
-                band.decision,
+                band.decision if band.decision.startswith("stock") else band.decision.partition(" ")[0],
                 _closest(band, baseline=True),
                 _closest(band, baseline=False),
                 Text(band.verdict, style=STYLES[band.verdict]),

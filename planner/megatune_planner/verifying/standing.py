@@ -31,7 +31,7 @@ class Finding(NamedTuple):
     """What is wrong with how a plan was verified."""
 
     kind: Literal["verification", "toolchain"]
-    """``verification``: the last one did not show that it holds; ``toolchain``: there is none since something changed."""
+    """``verification``: the last did not show that it holds; ``toolchain``: something changed, and none was since."""
     text: str
     """In one line."""
 
@@ -76,9 +76,7 @@ def _latest(verifications: Sequence[VerificationRow]) -> Iterator[str]:
         yield f"verified on {latest.at:%Y-%m-%d}: {told}: {latest.reason}"
 
 
-def _toolchain(
-    plan: Plan, targets: Sequence[TargetRow], verifications: Sequence[VerificationRow]
-) -> Iterator[str]:
+def _toolchain(plan: Plan, targets: Sequence[TargetRow], verifications: Sequence[VerificationRow]) -> Iterator[str]:
     mine = plan.content.target
     newest = newest_toolchain(plan, targets, verifications)
     if newest is None or newest == mine.toolchain or _holds(verifications, toolchain=newest):

@@ -1,0 +1,34 @@
+"""What commands say on stderr of a plan that they show, whatever else they are asked for."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from typing import Any
+
+import typer
+
+if TYPE_CHECKING:
+    from megatune_planner.plan import Plan
+
+
+def warn_unverified(plan: Plan, db: Any) -> None:
+    """Say on stderr what changed since a plan was measured without anybody verifying it, and what verifying showed.
+
+    :param db: where the database is, if there is one; as ``open_database`` takes it.
+    """
+    from megatune_db.errors import DatabaseError
+    from megatune_db.session import open_database
+    from megatune_planner.verifying.keeping import findings_of
+
+    findings = findings_of(None, plan)
+    if db.exists():
+        # What a database says of a plan is beside the point of a command that was given a file: one that cannot be
+        # read keeps nobody from it.
+        with suppress(DatabaseError), open_database(db, read_only=True) as database, database.session() as session:
+            findings = findings_of(session, plan)
+    for finding in findings:
+        typer.echo(f"warning: {finding.text}", err=True)
+    for band in plan.content.repeatability.bands if plan.content.repeatability else ():
+        where = f"{band.operator} {band.shape}, {band.tokens_lo} to {band.tokens_hi or '…'} tokens"
+        typer.echo(f"warning: not repeatable: {where}: {band.reason}", err=True)
