@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 STARTING_S = 60
 SETTLED_JS = """() => document.querySelector('[data-testid=stApp][data-test-script-state=notRunning]')
-    && !document.querySelector('[data-testid=stSkeleton]')"""
-"""Whether the page's script is done, and the browser has the code for every chart and table that it was sent."""
+    && !document.querySelector('[data-testid=stSkeleton]')
+    && [...document.querySelectorAll('[data-testid=stPlotlyChart]')].every(each => {
+        const drawn = each.querySelector('.main-svg');
+        return !each.checkVisibility() || drawn && Math.abs(drawn.clientWidth - each.clientWidth) < 3;
+    })"""
+"""Whether the page's script is done, and the browser has every chart and table that it was sent, charts as wide as
+their places."""
 DRAWN_JS = "() => new Promise(done => requestAnimationFrame(() => setTimeout(done, 0)))"
 """Settles once the browser has painted what it has by now."""
 

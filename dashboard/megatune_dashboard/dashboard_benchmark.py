@@ -11,7 +11,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from collections.abc import Iterable
 from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -59,7 +61,8 @@ def figures() -> list[Figure]:
         lacking = missing()
         if lacking:
             return _without_browser(path, how + f"the page's script alone, because {lacking}; ")
-        return _with_browser(path, how + "headless Chromium, from the click to what it painted; ")
+        with browser() as opened:
+            return with_browser(opened, path, how + "headless Chromium, from the click to what it painted; ")
 
 
 def make_database(path: Path, measurements: int = MEASUREMENTS, trials: int = TRIALS) -> tuple[int, int]:
@@ -79,31 +82,35 @@ def make_database(path: Path, measurements: int = MEASUREMENTS, trials: int = TR
     return made
 
 
-def _with_browser(path: Path, how: str) -> list[Figure]:
-    with browser() as opened, served(path) as address:
+def with_browser(opened: Browser, path: Path, how: str, steps: Sequence[Step] | None = None) -> list[Figure]:
+    """Walk the pages twice: in peace, and while somebody commits.
+
+    :param steps: of the second walk; None: all of them.
+    """
+    with served(path) as address:
         page = _page(opened)
         first = _timed(partial(_open_first, page, address))
         _look(page)
-        quiet = _slowest(_walk(page))
+        quiet = _slowest(_walk(page, walk()))
         page.close()
         page = _page(opened)
         with _commits(path):
             _open_first(page, address)
             _look(page)
-            busy = _slowest(_walk(page))
+            busy = _slowest(_walk(page, walk() if steps is None else steps))
     return [
         _figure("first page", first, FIRST_GOAL_S, how + "a new server, a browser that has cached nothing"),
         _figure(
             "slowest interaction",
             quiet[1],
             INTERACTION_GOAL_S,
-            f"{how}of {len(_steps())}, {LOOKING_S} s after the first page: {quiet[0]}",
+            f"{how}of {len(walk())}, {LOOKING_S} s after the first page: {quiet[0]}",
         ),
         _figure(
             "slowest interaction while somebody commits",
             busy[1],
             INTERACTION_GOAL_S,
-            f"{how}a commit every {COMMIT_EVERY_S} s, so that no answer is kept; of {len(_steps())}: {busy[0]}",
+            f"{how}a commit every {COMMIT_EVERY_S} s, so that no answer is kept; of {len(walk())}: {busy[0]}",
         ),
     ]
 
@@ -114,9 +121,9 @@ def _page(opened: Browser) -> Page:
     return page
 
 
-def _walk(page: Page) -> list[tuple[str, float]]:
+def _walk(page: Page, steps: Iterable[Step]) -> list[tuple[str, float]]:
     """What is done, in words, and how many seconds it takes."""
-    return [(what, _timed(partial(_do, page, do))) for what, do in _steps()]
+    return [(what, _timed(partial(_do, page, do))) for what, do in steps]
 
 
 def _open_first(page: Page, address: str) -> None:
@@ -139,7 +146,7 @@ def _do(page: Page, do: Callable[[Page], None]) -> None:
     settled(page)
 
 
-def _steps() -> list[Step]:
+def walk() -> list[Step]:
     """What people do most, each page and each kind of chart once."""
     return [
         ("open Explore", _navigate("Explore")),

@@ -83,6 +83,13 @@ def chromium(needs_chromium: None) -> Iterator[Browser]:
         yield opened
 
 
+@pytest.fixture(scope="session")
+def served_tuned(tuned_once: Path, chromium: Browser) -> Iterator[str]:
+    """Address of pages of the database with two campaigns; nobody writes to it."""
+    with browsing.served(tuned_once) as address:
+        yield address
+
+
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
     folder = Path(os.environ.get(SCREENSHOTS, tmp_path / "screenshots"))

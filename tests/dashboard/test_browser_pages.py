@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import campaign_examples
+import pictures
 import pytest
 
 from megatune_dashboard import browsing
@@ -29,6 +30,8 @@ PICTURES = {
     "search-parameters": "search?campaign=projections&tokens=16&part=Parameters",
     "search-coverage": "search?campaign=projections&tokens=16&part=Coverage",
     "search-why": "search?campaign=projections&tokens=16&part=Why+this+config",
+    "plans-none": "plans",
+    "exports-none": "exports",
     "health": "health",
 }
 
@@ -82,84 +85,65 @@ def test_from_nothing_to_a_campaign_that_stops(page: Page, tmp_path: Path, scree
         page.get_by_role("button", name="Go on", exact=True).wait_for()
 
 
-def test_a_filter_survives_a_reload_and_a_click_shows_samples(page: Page, tuned: Path) -> None:
-    with browsing.served(tuned) as address:
-        go(page, f"{address}/explore")
-        page.get_by_role("combobox", name="Operator").click()
-        page.get_by_role("option", name="reduction").click()
-        page.get_by_text(CROSSOVER).first.wait_for()
+def test_a_filter_survives_a_reload_and_a_click_shows_samples(page: Page, served_tuned: str) -> None:
+    go(page, f"{served_tuned}/explore")
+    page.get_by_role("combobox", name="Operator").click()
+    page.get_by_role("option", name="reduction").click()
+    page.get_by_text(CROSSOVER).first.wait_for()
+    browsing.settled(page)
+    assert "operator=reduction" in page.url
+    page.reload()
+    page.get_by_role("heading", level=1).wait_for()
+    page.get_by_text(CROSSOVER).first.wait_for()
+    assert page.get_by_role("combobox", name="Operator").input_value() == "reduction"
+
+    before = page.get_by_text("the median of").first.inner_text()
+    # The last point of the last curve: the first is shown without a click.
+    points = page.locator(".js-plotly-plot").first.locator(".scatterlayer .trace .points path")
+    points.last.wait_for()
+    box = points.nth(points.count() - 7).bounding_box()
+    assert box is not None
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
+    assert "measurement=" in page.url
+    chosen = page.url
+    page.reload()
+    page.get_by_text("the median of").first.wait_for()
+    browsing.settled(page)
+    assert page.url == chosen
+
+
+def test_every_table_downloads(page: Page, served_tuned: str, tmp_path: Path) -> None:
+    for path in ("", "explore?part=All+points", "search?part=Coverage"):
+        go(page, f"{served_tuned}/{path}")
+        page.get_by_test_id("stDataFrame").first.wait_for()
         browsing.settled(page)
-        assert "operator=reduction" in page.url
-        page.reload()
-        page.get_by_role("heading", level=1).wait_for()
-        page.get_by_text(CROSSOVER).first.wait_for()
-        assert page.get_by_role("combobox", name="Operator").input_value() == "reduction"
-
-        before = page.get_by_text("the median of").first.inner_text()
-        # The last point of the last curve: the first is shown without a click.
-        points = page.locator(".js-plotly-plot").first.locator(".scatterlayer .trace .points path")
-        points.last.wait_for()
-        box = points.nth(points.count() - 7).bounding_box()
-        assert box is not None
-        page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
-        assert "measurement=" in page.url
-        chosen = page.url
-        page.reload()
-        page.get_by_text("the median of").first.wait_for()
-        browsing.settled(page)
-        assert page.url == chosen
+        for button in page.get_by_role("button", name="Download CSV").all():
+            with page.expect_download() as download:
+                button.click()
+            download.value.save_as(tmp_path / "table.csv")
+            assert len((tmp_path / "table.csv").read_text("utf-8").splitlines()) > 1
+        tables = page.get_by_test_id("stDataFrame").count()
+        assert page.get_by_role("button", name="Download CSV").count() == tables > 0
 
 
-def test_every_table_downloads(page: Page, tuned: Path, tmp_path: Path) -> None:
-    with browsing.served(tuned) as address:
-        for path in ("", "explore?part=All+points", "search?part=Coverage"):
-            go(page, f"{address}/{path}")
-            page.get_by_test_id("stDataFrame").first.wait_for()
-            browsing.settled(page)
-            for button in page.get_by_role("button", name="Download CSV").all():
-                with page.expect_download() as download:
-                    button.click()
-                download.value.save_as(tmp_path / "table.csv")
-                assert len((tmp_path / "table.csv").read_text("utf-8").splitlines()) > 1
-            tables = page.get_by_test_id("stDataFrame").count()
-            assert page.get_by_role("button", name="Download CSV").count() == tables > 0
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("window", WINDOWS)
-def test_every_page_fits_its_window(
-    window: str, scheme: str, chromium: Browser, tuned: Path, screenshots: Path
+def test_every_page_fits_its_window_and_asks_no_other_machine(
+    window: str, page: Page, served_tuned: str, screenshots: Path
 ) -> None:
     width, height = WINDOWS[window]
-    context = chromium.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page = context.new_page()
+    page.set_viewport_size({"width": width, "height": height})
     problems: list[str] = []
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    with browsing.served(tuned) as address:
-        for name, path in PICTURES.items():
-            go(page, f"{address}/{path}")
-            page.wait_for_timeout(1500)  # charts are loaded when they are first shown
-            needed = page.evaluate("document.querySelector('[data-testid=stMain]').scrollHeight")
-            page.set_viewport_size({"width": width, "height": min(int(needed) + 40, 6000)})
-            page.wait_for_timeout(500)
-            page.screenshot(path=screenshots / f"{name}-{window}-{scheme}.png")
-            wide = page.evaluate("document.querySelector('[data-testid=stMain]').scrollWidth")
-            assert wide <= width, f"{name} has to be scrolled sideways"
-            assert page.get_by_text("fault of the program").count() == 0
-            page.set_viewport_size({"width": width, "height": height})
-    context.close()
-    assert not problems
-
-
-def test_nothing_is_asked_of_any_other_machine(page: Page, tuned: Path) -> None:
     asked: list[str] = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
-    with browsing.served(tuned) as address:
-        for path in ("", "explore", "search", "health", "plans", "exports"):
-            go(page, f"{address}/{path}")
-    elsewhere = [url for url in asked if not url.startswith((address, "data:", "blob:"))]
-    assert not elsewhere
+    for name, path in PICTURES.items():
+        go(page, f"{served_tuned}/{path}")
+        assert page.get_by_text("fault of the program").count() == 0
+        pictures.in_both_schemes(page, screenshots, name)
+    assert not problems
+    assert len(asked) > len(PICTURES)
+    assert not [url for url in asked if not url.startswith((served_tuned, "data:", "blob:"))]
 
 
 def test_a_running_campaign_is_never_kept_waiting(page: Page, tuned: Path) -> None:

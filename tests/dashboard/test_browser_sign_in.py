@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,19 +22,24 @@ if TYPE_CHECKING:
 SECRET = "nobody-may-ever-see-this-secret-of-the-client"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def provider() -> Iterator[Provider]:
     with identity_provider.provider() as found:
         yield found
 
 
-@pytest.fixture
-def address(tuned: Path, provider: Provider, tmp_path: Path) -> Iterator[str]:
+@pytest.fixture(scope="module")
+def address(
+    tuned_once: Path, provider: Provider, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """Pages that need signing in, over a database with a campaign that could go on."""
+    folder = tmp_path_factory.mktemp("signed-in")
+    tuned = folder / "tuned.db"
+    shutil.copy(tuned_once, tuned)
     with closing(sqlite3.connect(tuned)) as opened, opened:
         opened.execute("UPDATE megatune_campaigns SET state = 'stopped'")
     port = browsing.free_port()
-    file = tmp_path / "sign-in.toml"
+    file = folder / "sign-in.toml"
     file.write_text(
         f"""
         [auth]

@@ -20,6 +20,7 @@ from megatune_planner.drafting import draft_plan
 from megatune_planner.drafting import keep_draft
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
     from streamlit.testing.v1 import AppTest
 
 
@@ -77,9 +78,11 @@ def test_without_a_browser_the_figures_say_so(monkeypatch: pytest.MonkeyPatch) -
         assert "the page's script alone, because there is no Chromium" in figure.how
 
 
-@pytest.mark.usefixtures("smaller", "needs_chromium")
-def test_in_a_browser_every_step_is_walked() -> None:
-    found = benchmark("dashboard").run()
+def test_in_a_browser_every_step_is_walked(chromium: Browser, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dashboard_benchmark, "LOOKING_S", 0)
+    path = tmp_path / "walked.db"
+    dashboard_benchmark.make_database(path, 8000, 8000)
+    found = dashboard_benchmark.with_browser(chromium, path, "", dashboard_benchmark.walk()[:3])
     assert [figure.figure for figure in found] == [
         "first page",
         "slowest interaction",
