@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from megatune_planner.exporters.vllm_overlay import driver
 from megatune_planner.exporters.vllm_overlay import imports
 from megatune_planner.exporters.vllm_overlay import serving
 from megatune_planner.exporters.vllm_overlay.agreement import Meeting
@@ -134,6 +136,28 @@ def test_a_rank_whose_store_fails_changes_as_the_others_do() -> None:
     assert not any(kept[each] for each in ("1", "2", "table", "here", "made"))
 
 
+@pytest.mark.parametrize(
+    ("device_s", "cpu_s", "asked", "wait_s"),
+    [
+        (None, None, None, 300.0),
+        (None, None, "1000", 300.0),
+        (None, None, "20", 20.0),
+        (60, None, None, 30.0),
+        (3600, 40, "1000", 20.0),
+    ],
+)
+def test_no_rank_waits_as_long_as_a_collective(
+    monkeypatch: pytest.MonkeyPatch, device_s: int | None, cpu_s: int | None, asked: str | None, wait_s: float
+) -> None:
+    """A rank without the plan is in its next collective already, and stops the engine when that is over."""
+    parallel = SimpleNamespace(distributed_timeout_seconds=device_s, cpu_distributed_timeout_seconds=cpu_s)
+    if asked is None:
+        monkeypatch.delenv(serving.WAIT, raising=False)
+    else:
+        monkeypatch.setenv(serving.WAIT, asked)
+    assert serving.wait_s(SimpleNamespace(parallel_config=parallel)) == wait_s
+
+
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     name = "watched_by_a_test"
@@ -171,6 +195,35 @@ def test_a_module_that_cannot_be_imported_fails_as_it_would(package: str) -> Non
     with pytest.raises(ModuleNotFoundError, match="missing"):
         importlib.import_module(f"{package}.missing")
     assert seen == []
+
+
+def test_links_lead_to_a_peer_or_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two links lead to the GPU of bus 1, one to a switch, one to where nobody may know; the fifth is down."""
+    leads = {0: (0, 1), 1: (0, 1), 2: (2, None), 3: (0, None), 4: None}
+
+    class Nvml:
+        def __getattr__(self, name: str) -> Any:
+            def call(*arguments: Any) -> int:
+                if name.startswith("nvmlDeviceGetNvLink"):
+                    _, number, answer = arguments
+                    link = leads.get(number.value)
+                    if number.value not in leads:
+                        return 2
+                    if name == "nvmlDeviceGetNvLinkState":
+                        answer._obj.value = link is not None
+                    elif link is not None and name == "nvmlDeviceGetNvLinkRemoteDeviceType":
+                        answer._obj.value = link[0]
+                    elif link is not None:
+                        answer._obj.bus = link[1] or 0
+                        return 0 if link[1] else 3
+                return 0
+
+            return call
+
+    monkeypatch.setattr(driver.ctypes, "CDLL", lambda name: Nvml())
+    assert driver.links_to("uuid", [(0, 1, 0)]) == 4
+    assert driver.links_to("uuid", [(0, 2, 0)]) == 2
+    assert driver.links_to("uuid", [(0, 1, 0), (0, 2, 0)]) == 2
 
 
 @pytest.mark.gpu

@@ -19,6 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import NoEncryption
+from cryptography.hazmat.primitives.serialization import PrivateFormat
+from cryptography.hazmat.primitives.serialization import PublicFormat
 from plan_examples import BASELINES
 from plan_examples import Case
 from plan_examples import example_cases
@@ -39,6 +44,7 @@ from megatune_planner.exporters.vllm_table_schema import Table as GemmTable
 from megatune_planner.plan import Content
 from megatune_planner.plan import Plan
 from megatune_planner.rules import ContextTooLong
+from megatune_planner.signing import sign
 from tests.contract.runtime_wheels import unpack
 from tests.contract.runtime_wheels import wheel
 
@@ -493,6 +499,34 @@ def test_links_are_looked_at(vllm: Path, decode_plan: Plan, tmp_path: Path) -> N
     answer = serve(vllm, installed(decode_plan, tmp_path / "site"), decode_plan, change=change)
     assert untouched(answer)
     assert "ranks reach one another over 'nvlink-17', measured was 'nvlink-18'" in answer["log"][0]
+
+
+@pytest.mark.parametrize(
+    ("signed", "given", "says"),
+    [
+        (True, "hexadecimal", ""),
+        (True, "file", ""),
+        (True, "another", "the plan is not signed with the key that is given"),
+        (True, "missing.pem", "MEGATUNE_PLAN_KEY is neither 64 hexadecimal digits nor a file that can be read"),
+        (False, "hexadecimal", "the plan is not signed, and a key is given"),
+    ],
+)
+def test_a_plan_that_a_trusted_key_did_not_sign_changes_nothing(
+    vllm: Path, gemm_plan: Plan, tmp_path: Path, signed: bool, given: str, says: str
+) -> None:
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    plan = sign(gemm_plan, pem) if signed else gemm_plan
+    public = private.public_key()
+    (tmp_path / "key.pub").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    key = {
+        "hexadecimal": public.public_bytes_raw().hex(),
+        "file": str(tmp_path / "key.pub"),
+        "another": Ed25519PrivateKey.generate().public_key().public_bytes_raw().hex(),
+    }.get(given, str(tmp_path / given))
+    answer = serve(vllm, installed(plan, tmp_path / "site"), plan, environment={"MEGATUNE_PLAN_KEY": key})
+    assert untouched(answer) == bool(says)
+    assert says in answer["log"][0]
 
 
 @pytest.mark.parametrize(

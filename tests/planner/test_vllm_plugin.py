@@ -43,9 +43,12 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_planner import reader
 from megatune_planner.exporters import batch_table
+from megatune_planner.exporters import wheel
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.base import write
 from megatune_planner.exporters.vllm_overlay import overlay
+from megatune_planner.exporters.vllm_plugin import DISTRIBUTION
+from megatune_planner.exporters.vllm_plugin import PACKAGE
 from megatune_planner.exporters.vllm_plugin import _runs
 from megatune_planner.exporters.vllm_plugin_schema import Overlay
 from megatune_planner.plan import Plan
@@ -57,8 +60,8 @@ NAME = "vllm-plugin"
 def exported(plan: Plan) -> tuple[str, bytes, str]:
     """Name and bytes of the wheel, and what to know of it."""
     files = exporter(NAME).files(plan)
-    ((name, wheel),) = ((name, content) for name, content in files.items() if isinstance(content, bytes))
-    return name, wheel, str(files["vllm_plugin.md"])
+    ((name, content),) = ((name, content) for name, content in files.items() if isinstance(content, bytes))
+    return name, content, str(files["vllm_plugin.md"])
 
 
 def overlay_of(plan: Plan) -> Overlay:
@@ -84,10 +87,10 @@ def reductions(tmp_path: Path) -> Plan:
 def test_the_same_plan_gives_the_same_bytes(plan: Plan, reductions: Plan) -> None:
     for each in (plan, reductions):
         assert exported(each) == exported(Plan.from_json(each.to_json()))
-    name, wheel, said = exported(plan)
+    name, content, said = exported(plan)
     assert re.fullmatch(rf"megatune_vllm_plan-0\.33\.0\+{plan.digest}\.r[0-9a-f]{{8}}-py3-none-any\.whl", name)
     assert f"pip install --no-deps {name}" in said
-    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
         rows = {row[0]: row[1:] for row in csv.reader(io.StringIO(archive.read(_record(archive)).decode()))}
@@ -125,6 +128,15 @@ def test_pip_installs_it_without_a_network_and_takes_all_of_it_back(plan: Plan, 
     assert result.stdout.split() == ["megatune_vllm_plan", plan.digest, "False", "False"]
     # vLLM is not there: one line, and nothing is raised.
     assert result.stderr.count("changed nothing: PackageNotFoundError") == 1
+    # Another exporter's wheel of the same plan takes its place, though pip knows the plan's version already.
+    newer = {f"{PACKAGE}/__init__.py": "NEWER = True\n"}
+    version = wheel.version("0.33.0", plan.digest, newer)
+    other = tmp_path / wheel.file_name(DISTRIBUTION, version)
+    other.write_bytes(
+        wheel.build(DISTRIBUTION, version, summary="", requires_python=">=3.11", files=newer, entry_points={})
+    )
+    pip("install", "--no-deps", "--no-index", str(other))
+    subprocess.run([str(python), "-c", f"import {PACKAGE}; assert {PACKAGE}.NEWER"], check=True)
     pip("uninstall", "--yes", "megatune-vllm-plan")
     assert sorted(environment.rglob("*")) == before
 
@@ -140,6 +152,25 @@ def test_projections_are_those_of_the_table(plan: Plan) -> None:
         assert [config.model_dump() for config in mine.configs] == [entry["config"] for entry in theirs["entries"]]
         assert mine.beats_dsv3 == ()
     assert {(ask.operator, ask.tokens) for ask in table.asks} == {("projection", 1), ("projection", 5)}
+
+
+def test_entries_that_vllm_passes_by_are_left_out(tmp_path: Path) -> None:
+    """At 8 ranks KDA's projections run side by side in captured graphs of up to 14 tokens, without the table."""
+    cases = [
+        Case(Workload.of("projection", {"n": n, "k": k}, tokens), config, us)
+        for n, k in ((6288, 7168), (1536, 7168))
+        for tokens in (14, 15)
+        for config, us in ((Config.of("cublas", {}), 10.0), (simt(), 5.0))
+    ]
+    written = overlay_of(example_plan(tmp_path, cases))
+    (table,) = written.tables
+    assert table.kind == "projections"
+    assert {(s.n, s.k): [c.num_rows for c in s.configs] for s in table.shapes} == {
+        (6288, 7168): [15],
+        (1536, 7168): [14, 15],
+    }
+    (said,) = (each for each in written.skipped if "overlaps this projection" in each)
+    assert said.startswith("n=6288,k=7168 at up to 14 tokens: ")
 
 
 @pytest.mark.parametrize(("dsv3_us", "beaten"), [(5.6, True), (5.1, False), (4.9, False)])
