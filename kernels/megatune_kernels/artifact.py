@@ -121,9 +121,15 @@ def revision_of(tuned: Operator) -> str:
 
     :raises MegatuneError: as ``source_digest``.
     """
-    own = source_digest(type(tuned))
-    used = {name: source_digest(type(operators()[name])) for name in tuned.uses}
+    own = _source(tuned)
+    used = {name: _source(operators()[name]) for name in tuned.uses}
     return digest({tuned.name: own, **used}) if used else own
+
+
+def _source(tuned: Operator) -> str:
+    """Digest of an operator's own source, and of what it adapts of another runtime."""
+    own, elsewhere = source_digest(type(tuned)), tuned.source_elsewhere()
+    return digest([own, elsewhere]) if elsewhere else own
 
 
 def artifact_key(operator: Operator, workload: Workload, config: Config, arch: Architecture) -> str:
@@ -134,7 +140,7 @@ def artifact_key(operator: Operator, workload: Workload, config: Config, arch: A
     try:
         parts: dict[str, Any] = {
             "operator": operator.name,
-            "source": source_digest(type(operator)),
+            "source": _source(operator),
             "specialization": operator.specialization(workload, config),
             "arch": arch.name,
             "compiler": compiler(),
@@ -164,14 +170,17 @@ def from_compiled(compiled: Any, key: str, arch: Architecture, *, polls: bool = 
     return Artifact(key, arch.name, entries[0], cubin, registers, local_bytes)
 
 
-def compile_for(arch: Architecture, function: Any, *arguments: Any) -> Any:
-    """``cute.compile`` for an architecture, with PTX and cubin kept in the result. Needs no GPU."""
+def compile_for(arch: Architecture, function: Any, *arguments: Any, options: str = "") -> Any:
+    """``cute.compile`` for an architecture, with PTX and cubin kept in the result. Needs no GPU.
+
+    :param options: of the compiler, beside these.
+    """
     from cutlass import cute
 
     # The DSL also writes both to a folder; the result holds them, so the folder goes.
     with tempfile.TemporaryDirectory(prefix="megatune-compile-") as folder:
-        options = f"--keep-ptx --keep-cubin --gpu-arch={arch.name} --dump-dir={folder}"
-        return cute.compile(function, *arguments, options=options)
+        ours = f"--keep-ptx --keep-cubin --gpu-arch={arch.name} --dump-dir={folder}"
+        return cute.compile(function, *arguments, options=f"{ours} {options}".rstrip())
 
 
 _SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")

@@ -14,3 +14,7 @@ class NothingMeasured(MegatuneError):
     """Nothing was measured, or nothing that was measured is worth shipping."""
 
     exit_code = 3
+
+
+class Unknown(MegatuneError):
+    """Another runtime's code is not as its adapter knows it: no config can be built, and none is to blame."""

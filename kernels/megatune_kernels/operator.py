@@ -19,6 +19,7 @@ from typing import Any
 
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.parameters import Parameter
 from megatune_kernels.space import Config
 from megatune_kernels.space import Space
 from megatune_kernels.space import Value
@@ -101,6 +102,8 @@ class Launch:
     """Whether blocks wait for one another, so that all of them have to be on the GPU at once."""
     carveout: int | None = None
     """Percent of an SM's L1 that is to be shared memory; None: the driver chooses."""
+    parameters: tuple[Parameter, ...] = ()
+    """Of an entry that takes more than pointers and integers: all of them, in place of pointers and ``scalars``."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,10 @@ class Operator(ABC):
     def space(self, workload: Workload, arch: Architecture) -> Space:
         """What can be tuned; a variant that cannot run the workload is left out."""
 
+    def stands_for(self, workload: Workload, config: Config, arch: Architecture) -> Config:
+        """What is launched in a config's name: a baseline can be a config of the operator's own kernel."""
+        return config
+
     def parts(self, workload: Workload, config: Config) -> tuple[Part, ...]:
         """The kernels of a config in the order of their launches: one, unless the operator is a chain.
 
@@ -184,6 +191,14 @@ class Operator(ABC):
         :raises MegatuneError: for a config that the workload cannot have, naming the parameter.
         """
         return () if config.variant in self.baselines else (Part(self.name, workload, config),)
+
+    def source_elsewhere(self) -> str:
+        """Of an adapter, the digest of the other runtime's source that its kernels are made of; empty: all is in the
+        operator's folder.
+
+        :raises MegatuneError: when that is not here.
+        """
+        return ""
 
     @abstractmethod
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:

@@ -23,6 +23,7 @@ from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_kernels.target import architecture_of
 from megatune_tuner.compiling import Built
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
@@ -49,6 +50,8 @@ class Job:
     config: Config
     builds: tuple[Future[Built], ...] = ()
     """One for each of ``Operator.parts``."""
+    runs: Config | None = None
+    """What is launched in the config's name; None: the config itself."""
 
     @property
     def is_built(self) -> bool:
@@ -86,9 +89,11 @@ class Meter:
         """
         if self._builder is None:
             return Job(workload, config)
-        parts = operator(workload.operator).parts(workload, config)
+        tuned = operator(workload.operator)
+        runs = tuned.stands_for(workload, config, architecture_of(self._runner.target.hardware))
+        parts = tuned.parts(workload, runs)
         builds = [self._builder.submit(operator(part.workload.operator), part.workload, part.config) for part in parts]
-        return Job(workload, config, tuple(builds))
+        return Job(workload, config, tuple(builds), runs)
 
     def measure(self, job: Job) -> Measurement:
         """Measure to search; waits for the artifact. A build that failed is a measurement with its status."""
@@ -115,7 +120,8 @@ class Meter:
         artifacts = job.artifacts
         if operator(job.workload.operator).uses:
             return Request(job.workload, job.config, self._regime, None, compile_s, artifacts)
-        return Request(job.workload, job.config, self._regime, next(iter(artifacts), None), compile_s)
+        artifact = next(iter(artifacts), None)
+        return Request(job.workload, job.config, self._regime, artifact, compile_s, runs=job.runs)
 
     def _failed(self, job: Job) -> Measurement | None:
         built = next((each for each in (b.result() for b in job.builds) if each.status is not Status.OK), None)

@@ -30,6 +30,8 @@ class Request:
     compile_s: float = 0.0
     parts: tuple[Artifact, ...] = ()
     """Of a chain, the artifacts of ``Operator.parts``; ``artifact`` is None then."""
+    runs: Config | None = None
+    """What is launched in the config's name (``Operator.stands_for``); None: the config itself."""
 
     @property
     def artifact_key(self) -> str:

@@ -105,7 +105,7 @@ def job_of(request: Request) -> Job:
     regime = request.regime
     return Job(
         request.workload,
-        request.config,
+        request.runs or request.config,
         request.artifact,
         cold=regime.weights == "cold",
         graph=regime.execution == "graph",

@@ -13,6 +13,7 @@ from megatune_kernels.artifact_store import StoreError
 from megatune_kernels.artifact_store import open_store
 from megatune_kernels.audit import FailedAudit
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.errors import Unknown
 from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
@@ -45,6 +46,9 @@ def main() -> None:
         except OSError as error:
             raise MegatuneError(f"cannot keep artifacts in {store.root}: {error}") from error
         except StoreError:
+            raise
+        except Unknown:
+            # Of another runtime's kernel: so it would be with every config.
             raise
         except FailedAudit as error:
             # It can be built, and must not run.

@@ -36,7 +36,7 @@ def failed(error: Exception, measure_s: float, is_usable: Callable[[], bool]) ->
     text = " ".join(str(error).split())[:LONGEST_REASON]
     if isinstance(error, WrongResult):
         return Outcome(Status.WRONG_RESULT, text, measure_s=measure_s)
-    if isinstance(error, Infeasible):
+    if isinstance(error, Infeasible | NotImplementedError):
         return Outcome(Status.INFEASIBLE, text, measure_s=measure_s)
     if not is_usable():
         return Outcome(Status.CRASH, text or type(error).__name__, measure_s=measure_s, poisoned=True)

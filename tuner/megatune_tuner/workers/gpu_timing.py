@@ -42,6 +42,7 @@ from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
 from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
+from megatune_tuner.workers.gpu_launch import passing
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
@@ -225,6 +226,8 @@ class Bench:
         kernel, config = load(job.artifact, shape, self.device.device.device_id)
         if shape.resident:
             check_resident(kernel, config, shape, self.device.device, self._stream)
+        if shape.parameters:
+            return passing(kernel, shape, [buffers.pointers(copy) for copy in range(buffers.copies)])
         scalars = [ctypes.c_int32(value) for value in shape.scalars]
         arguments = [(*buffers.pointers(copy), *scalars) for copy in range(buffers.copies)]
 
