@@ -23,6 +23,7 @@ from megatune_planner.gate import Gate
 from megatune_planner.plan import Band
 from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
+from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UseConfig
 from megatune_planner.plan import UseStock
@@ -58,6 +59,19 @@ def gate_text(gate: Gate) -> str:
         f"with {', '.join(gate.features)}" if gate.features else "no feature that it was not measured with",
     ]
     return "; ".join(words)
+
+
+def repeatability_text(found: Repeatability) -> str:
+    """What other seeds came to, in one line."""
+    repeats = len(found.seeds) - 1
+    text = (
+        f"{found.flips} of {found.decisions} decisions flip over {repeats} repeat{'s' if repeats > 1 else ''} "
+        f"({found.provenance}), {found.flips_beyond_ties} of them beyond ties; regret {found.regret:.2%}"
+    )
+    if not found.bands:
+        return text
+    bands = "; ".join(f"{b.operator} {b.shape} {_interval(b.tokens_lo, b.tokens_hi)}" for b in found.bands)
+    return f"{text}; not repeatable: {bands}"
 
 
 def tokens_text(band: Band) -> str:
@@ -141,6 +155,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
                 ("holds for", gate_text(content.gate)),
                 ("regime", content.regime),
                 ("evidence", _evidence(plan)),
+                *((("repeatable", repeatability_text(content.repeatability)),) if content.repeatability else ()),
                 *((("replaces", content.parent),) if content.parent else ()),
                 *((("signed by", plan.signature.key),) if plan.signature else ()),
             )

@@ -105,6 +105,8 @@ class Repeats(Part):
     """Conditions of every measurement."""
     provenance: Provenance
     """Of every measurement."""
+    shapes: Annotated[tuple[str, ...], Field(min_length=1)]
+    """That were compared: operator, dims, dtype, world and routing, each as one word."""
     runs: Annotated[tuple[Run, ...], Field(min_length=2)]
     """The campaign's own first."""
     decisions: Annotated[int, Field(ge=1)]
@@ -143,6 +145,10 @@ class Decision:
     @property
     def flips(self) -> bool:
         return len(set(self.keys)) > 1
+
+    @property
+    def place(self) -> str:
+        return _place(self.operator, self.shape)
 
 
 def decisions_of(plans: Sequence[Plan | None]) -> list[Decision]:
@@ -206,6 +212,7 @@ def judge_repeats(
         target=own.content.target.digest,
         regime=own.content.regime,
         provenance=provenance,
+        shapes=tuple(dict.fromkeys(decision.place for decision in decisions)),
         runs=tuple(
             Run(seed=seed, plan=None if plan is None else plan.digest, regret=regret)
             for seed, plan, regret in zip(seeds, plans, regrets, strict=True)
@@ -218,19 +225,19 @@ def judge_repeats(
 
 
 def repeatability_of(plan: Plan, rows: Sequence[RepeatRow]) -> Repeatability | None:
-    """What the last repeats of a campaign on the plan's target and in its regime say of a plan; None without any.
+    """What the last repeats of a campaign say of a plan with its shapes, regime and provenance; None without any.
 
     A flip counts where the plan decides as the campaign's own did.
 
     :param rows: of the target, the newest first.
     """
+    shapes = _shapes(plan)
+    places = {_place(name, shape) for (name, _), shape in shapes.items()}
     for row in rows:
-        if row.regime != plan.content.regime:
+        if row.regime != plan.content.regime or row.provenance not in plan.content.coverage.measurements:
             continue
         found = Repeats.model_validate_json(row.document)
-        shapes = _shapes(plan)
-        touched = {(flip.operator, _shape_key(flip)) for flip in found.flips}
-        if found.plan != plan.digest and not touched <= set(shapes):
+        if places.isdisjoint(found.shapes):
             continue
         return Repeatability(
             seeds=tuple(run.seed for run in found.runs),
@@ -286,6 +293,10 @@ def _shapes(plan: Plan) -> dict[tuple[str, tuple[str, str, int, str]], ShapePlan
 
 def _shape_key(flip: Flip) -> tuple[str, str, int, str]:
     return (flip.shape, flip.dtype, flip.world, flip.routing)
+
+
+def _place(operator: str, shape: ShapePlan) -> str:
+    return f"{operator} {shape.shape} {shape.dtype} world={shape.world} {shape.routing}"
 
 
 def _band(shape: ShapePlan | None, tokens: int) -> Band | None:
