@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
+
+from megatune_planner.command_words import DEFAULT_DATABASE
+from megatune_planner.command_words import DatabaseOption
 
 database_app = typer.Typer(help="Look after a database.", epilog="Example: megatune db upgrade --db tuned.db")
 
@@ -17,9 +17,7 @@ def _group() -> None:
 
 @database_app.command(epilog="Example: megatune db upgrade --db tuned.db")
 def upgrade(
-    db: Annotated[Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database.")] = Path(
-        "megatune.db"
-    ),
+    db: DatabaseOption = DEFAULT_DATABASE,
 ) -> None:
     """Bring a database that an older Megatune wrote to the schema of this one; a copy stays beside it."""
     from megatune_db.schema import upgrade as upgrade_schema

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from megatune_dashboard.console import console
 from megatune_dashboard.console import print_json
+from megatune_db.location import ENVIRONMENT
+from megatune_db.location import Location
+from megatune_db.location import locate
 
 
 def doctor(
     db: Annotated[
-        Path | None, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="A database to look at too.")
+        Location | None,
+        typer.Option("--db", envvar=ENVIRONMENT, parser=locate, metavar="PATH|URL", help="A database to look at too."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

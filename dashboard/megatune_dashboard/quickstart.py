@@ -15,6 +15,8 @@ from typing import Annotated
 import typer
 
 from megatune_dashboard.console import console
+from megatune_db.location import Location
+from megatune_db.location import locate
 from megatune_kernels.errors import NothingMeasured
 
 if TYPE_CHECKING:
@@ -28,12 +30,19 @@ if TYPE_CHECKING:
 REPLAYED = "quickstart.toml"
 MEASURED = "quickstart-gpu.toml"
 INTERRUPTED = 130
+DEFAULT_DATABASE = Location(".megatune/quickstart.db")
 
 
 def quickstart(
     db: Annotated[
-        Path, typer.Option("--db", dir_okay=False, help="The database for the measurements; the plan lies beside it.")
-    ] = Path(".megatune/quickstart.db"),
+        Location,
+        typer.Option(
+            "--db",
+            parser=locate,
+            metavar="PATH|URL",
+            help="The database for the measurements; the plan lies beside it, or here where that is on a server.",
+        ),
+    ] = DEFAULT_DATABASE,
 ) -> None:
     """Replay a recorded campaign over a whole model, make a plan of it, and measure a little where there is a GPU.
 
@@ -48,7 +57,7 @@ def quickstart(
         if examine().can_measure:
             typer.echo("\nThere is a GPU: measuring three projections on it, which takes about a minute.")
             try:
-                _run(MEASURED, db.with_name(f"{db.stem}-gpu{db.suffix}"), again)
+                _run(MEASURED, _beside(db), again)
             except NothingMeasured as error:
                 typer.echo(f"No plan from this GPU: {error}")
         else:
@@ -56,7 +65,13 @@ def quickstart(
     typer.echo("\nNext, your own model on your own GPU: `megatune doctor`, then `megatune run --help`.")
 
 
-def _run(name: str, db: Path, again: str) -> None:
+def _beside(db: Location) -> Location:
+    """Where what the GPU measures goes: a file of its own, so that the recorded one can be thrown away."""
+    path = Path(str(db))
+    return Location(str(path.with_name(f"{path.stem}-gpu{path.suffix}"))) if db.is_file else db
+
+
+def _run(name: str, db: Location, again: str) -> None:
     """Run a shipped campaign into a database, plan from it, and say what came of it.
 
     :param again: the command that goes on when this is stopped.
@@ -75,7 +90,7 @@ def _run(name: str, db: Path, again: str) -> None:
     if summary.interrupted:
         typer.echo(f"stopped; to go on: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
-    file = db.with_name(f"{campaign.name}.plan.json")
+    file = db.folder / f"{campaign.name}.plan.json"
     with open_database(db) as database, database.session() as session:
         plan = draft_plan(session, name=campaign.name)
         write({file.name: plan.to_json()}, file.parent)

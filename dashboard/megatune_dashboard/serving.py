@@ -11,7 +11,11 @@ from typing import Annotated
 
 import typer
 
+from megatune_db.location import ENVIRONMENT
+from megatune_db.location import Location
+from megatune_db.location import locate
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.command_words import DEFAULT_DATABASE
 
 LOOPBACK = "127.0.0.1"
 SIGN_IN_FIELDS = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")
@@ -20,8 +24,15 @@ SIGN_IN_FIELDS = ("redirect_uri", "cookie_secret", "client_id", "client_secret",
 
 def dashboard(
     db: Annotated[
-        Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database; it need not exist yet.")
-    ] = Path("megatune.db"),
+        Location,
+        typer.Option(
+            "--db",
+            envvar=ENVIRONMENT,
+            parser=locate,
+            metavar="PATH|URL",
+            help="The database, a file or postgresql://USER@HOST/DATABASE; its tables need not exist yet.",
+        ),
+    ] = DEFAULT_DATABASE,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8501,
     host: Annotated[
         str, typer.Option(help="Address to listen on; others than this machine's own need --sign-in.")
@@ -77,15 +88,15 @@ def check_sign_in(path: Path) -> None:
             raise MegatuneError(f"{name} in [roles] of {path} has to be a list of addresses")
 
 
-def serve(db: Path, *, host: str, port: int, sign_in: Path | None) -> None:
+def serve(db: Location, *, host: str, port: int, sign_in: Path | None) -> None:
     """Serve the pages until the process is stopped."""
     from streamlit.web import bootstrap
 
     from megatune_dashboard.app import frame
     from megatune_dashboard.app.warm import warm
 
-    os.environ[frame.DATABASE] = str(db)
-    warm(frame.source(str(db)))
+    os.environ.update(db.environment())
+    warm(frame.source(os.environ[ENVIRONMENT]))
     os.environ.pop(frame.SIGN_IN, None)
     if sign_in is not None:
         os.environ[frame.SIGN_IN] = str(sign_in)

@@ -12,11 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import create_engine
-from sqlalchemy import event
 from sqlalchemy.engine import URL
-from sqlalchemy.engine import Engine
-from sqlalchemy.engine import ExceptionContext
 
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseFullError
@@ -80,26 +76,9 @@ def url_of(path: Path) -> str:
     return URL.create("sqlite", database=str(path)).render_as_string(hide_password=False)
 
 
-def engine_for(path: Path, *, read_only: bool) -> Engine:
-    """An engine whose errors are ``DatabaseError`` where a user can mend them."""
-    mode = Mode.READ if read_only else Mode.WRITE
-    engine = create_engine(url_of(path), creator=lambda: connect(path, mode), json_serializer=_json)
-    translate_errors(engine, path)
-    return engine
-
-
-def _json(value: Any) -> str:
+def json_text(value: Any) -> str:
+    """How JSON is kept: short, and never with a number that is none."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
-
-
-def translate_errors(engine: Engine, path: Path) -> None:
-    """Make the engine raise ``DatabaseError`` for what a user can mend, and leave every other error as it is."""
-
-    @event.listens_for(engine, "handle_error")
-    def _translate(context: ExceptionContext) -> None:
-        found = meaning(context.original_exception, path)
-        if found is not None:
-            raise found from context.original_exception
 
 
 @contextlib.contextmanager

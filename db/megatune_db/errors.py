@@ -48,3 +48,11 @@ class NetworkFileSystemError(DatabaseError):
 
 class PlanStateError(DatabaseError):
     """The plan is in a state in which that cannot be done to it."""
+
+
+class EmptyDatabaseError(NotADatabaseError):
+    """There is a database without Megatune's tables yet, and none were to be made."""
+
+
+class DatabaseUnreachableError(DatabaseError):
+    """The server does not answer, or has ended the connection: the same may work later."""

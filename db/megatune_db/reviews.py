@@ -17,6 +17,8 @@ from sqlalchemy import select
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 
+from megatune_db.dialects import on_postgres
+from megatune_db.dialects import review_lock
 from megatune_db.errors import PlanStateError
 from megatune_db.models import IS_IN_SERVICE
 from megatune_db.models import Export
@@ -147,8 +149,11 @@ def digest_of_files(digests: Mapping[str, str]) -> str:
 
 
 def _locked(session: Session, digest: str) -> Plan:
-    """The plan, after which nobody else writes before the transaction ends: what is read from now on stays true."""
-    session.execute(update(Plan).where(Plan.digest == digest).values(state=Plan.state))
+    """The plan, after which nobody else reviews before the transaction ends: what is read from now on stays true."""
+    if on_postgres(session):
+        session.execute(review_lock())
+    else:
+        session.execute(update(Plan).where(Plan.digest == digest).values(state=Plan.state))
     found = session.scalar(select(Plan).where(Plan.digest == digest).execution_options(populate_existing=True))
     if found is None:
         raise LookupError(f"no plan {digest}")

@@ -12,15 +12,15 @@ from typing import Any
 from typing import TypedDict
 from typing import Unpack
 
-from sqlalchemy import func
+from sqlalchemy import case
 from sqlalchemy import select
 from sqlalchemy import update
-from sqlalchemy.dialects.sqlite import Insert
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.orm import Session
 
 from megatune_db import codec
 from megatune_db import models
+from megatune_db.dialects import Insert
+from megatune_db.dialects import insert
 from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
 from megatune_db.records import PlanState
@@ -181,7 +181,9 @@ def add_measurement(session: Session, measurement: Measurement) -> int:
 
 def add_measurement_of(session: Session, ids: dict[str, int], measurement: Measurement) -> int:
     """The same with ids that are known: ``workload_id``, ``config_id`` and ``target_id``."""
-    found: int | None = session.scalar(_inserting().returning(models.Measurement.id), ids | codec.figures(measurement))
+    found: int | None = session.scalar(
+        _inserting(session).returning(models.Measurement.id), ids | codec.figures(measurement)
+    )
     if found is None:
         found = _same(session, ids, measurement)
     return found
@@ -194,13 +196,12 @@ def add_measurements(session: Session, measurements: Iterable[Measurement]) -> i
     """
     ids = _Ids(session)
     rows = (ids.of(measurement) | codec.figures(measurement) for measurement in measurements)
-    before = session.scalar(select(func.total_changes()))
-    assert before is not None
+    new = 0
     while chunk := list(islice(rows, _CHUNK)):
-        session.execute(_inserting(), chunk)
-    after = session.scalar(select(func.total_changes()))
-    assert after is not None
-    return int(after - before)
+        # Without being asked to, SQLAlchemy forgets how many rows an insert has added.
+        done = session.connection().execute(_inserting(session), chunk, execution_options={"preserve_rowcount": True})
+        new += done.rowcount
+    return new
 
 
 def add_trial(
@@ -225,7 +226,7 @@ def add_trial(
     workload_id, operator = _workload(session, workload)
     if state is None:
         state = TrialState.ASKED if measurement_id is None else TrialState.DONE
-    new = insert(models.Trial).values(
+    new = insert(session, models.Trial).values(
         campaign_id=campaign_id,
         workload_id=workload_id,
         config_id=_config_id(session, operator, config),
@@ -236,7 +237,9 @@ def add_trial(
         reused=reused,
     )
     if measurement_id is None:
-        changed: dict[str, Any] = {"state": func.iif(models.Trial.measurement_id.is_(None), state, models.Trial.state)}
+        changed: dict[str, Any] = {
+            "state": case((models.Trial.measurement_id.is_(None), state), else_=models.Trial.state)
+        }
     else:
         changed = {"state": state, "measurement_id": measurement_id, "reused": reused}
     key = ["campaign_id", "workload_id", "number", "config_id", "reason"]
@@ -294,14 +297,16 @@ def _put(
     existing = select(model.id).filter_by(**key)
     found = session.scalar(existing)
     if found is None:
-        found = session.scalar(insert(model).values(**key, **values).on_conflict_do_nothing().returning(model.id))
+        found = session.scalar(
+            insert(session, model).values(**key, **values).on_conflict_do_nothing().returning(model.id)
+        )
     if found is None:
         found = session.scalars(existing).one()
     return found
 
 
-def _inserting() -> Insert:
-    return insert(models.Measurement).on_conflict_do_nothing()
+def _inserting(session: Session) -> Insert:
+    return insert(session, models.Measurement).on_conflict_do_nothing()
 
 
 def _same(session: Session, ids: dict[str, int], measurement: Measurement) -> int:

@@ -13,6 +13,10 @@ from typing import Any
 
 import typer
 
+from megatune_db.location import ENVIRONMENT
+from megatune_db.location import Location
+from megatune_db.location import Where
+from megatune_db.location import locate
 from megatune_kernels.errors import MegatuneError
 
 if TYPE_CHECKING:
@@ -26,11 +30,18 @@ PIPE_COLUMNS = 120
 """Width of tables where stdout is no terminal and nothing says how wide it is."""
 
 DatabaseOption = Annotated[
-    Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database with the measurements.")
+    Location,
+    typer.Option(
+        "--db",
+        envvar=ENVIRONMENT,
+        parser=locate,
+        metavar="PATH|URL",
+        help="The database with the measurements: a file, or postgresql://USER@HOST/DATABASE.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or a plan's name or digest in --db.")]
-DEFAULT_DATABASE = Path("megatune.db")
+DEFAULT_DATABASE = Location("megatune.db")
 TargetOption = Annotated[
     str | None, typer.Option("--target", help="Digest of the target; needed where the database has several.")
 ]
@@ -46,7 +57,7 @@ ByOption = Annotated[str | None, typer.Option("--by", help="Whose action it is; 
 
 
 @contextmanager
-def database_session(db: Path) -> Iterator[Session]:
+def database_session(db: Where) -> Iterator[Session]:
     """A session in an existing database, committed at its end."""
     from megatune_db.session import open_database
 
@@ -64,7 +75,7 @@ def by_of(by: str | None, comment: str = "") -> By:
     return By(user() if by is None else by, comment)
 
 
-def find_plan(plan: str, db: Path) -> tuple[Plan, str | None]:
+def find_plan(plan: str, db: Location) -> tuple[Plan, str | None]:
     """The plan, and its state where it comes from the database."""
     from megatune_db.session import open_database
 

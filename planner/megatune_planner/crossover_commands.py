@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from megatune_db.location import Location
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.command_words import DEFAULT_DATABASE
 from megatune_planner.command_words import DEFAULT_REGIME
@@ -68,7 +69,7 @@ def crossovers(
 
 def _measured(
     plan: str | None,
-    db: Path,
+    db: Location,
     target: str | None,
     regime: str,
     provenance: list[str] | None,

@@ -12,6 +12,7 @@ import pytest
 
 from megatune_dashboard.app import running
 from megatune_db import queries
+from megatune_db.location import locate
 from megatune_db.records import CampaignState
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
@@ -35,7 +36,7 @@ def test_a_campaign_stops_after_its_measurement_and_goes_on(path: Path) -> None:
         with open_database(path, read_only=True) as database:
             assert database.writer() == process.pid
             running.ask_to_stop(database)
-            assert running.was_asked(path, process.pid)
+            assert running.was_asked(locate(path), process.pid)
             with pytest.raises(MegatuneError, match="asked to stop already"):
                 running.ask_to_stop(database)
         assert process.wait(30) == 130
@@ -44,22 +45,22 @@ def test_a_campaign_stops_after_its_measurement_and_goes_on(path: Path) -> None:
         process.wait()
     made = campaign_examples.wait_for(path, CampaignState.STOPPED, trials=20)
 
-    running.resume("long", path)
+    running.resume("long", locate(path))
     with pytest.raises(MegatuneError, match="still runs"):
-        running.resume("long", path)
+        running.resume("long", locate(path))
     assert campaign_examples.wait_for(path, CampaignState.RUNNING, trials=made + 1) > made
     with open_database(path, read_only=True) as database:
         running.ask_to_stop(database)
     campaign_examples.wait_for(path, CampaignState.STOPPED)
-    assert running.trouble(path) is None
+    assert running.trouble(locate(path)) is None
 
 
 def test_what_keeps_a_campaign_from_going_on_is_said(tuned: Path) -> None:
-    running.resume("no such campaign", tuned)
+    running.resume("no such campaign", locate(tuned))
     until = time.monotonic() + 60
-    while running.trouble(tuned) is None and time.monotonic() < until:
+    while running.trouble(locate(tuned)) is None and time.monotonic() < until:
         time.sleep(0.1)
-    found = running.trouble(tuned)
+    found = running.trouble(locate(tuned))
     assert found is not None
     assert "the database has no campaign 'no such campaign'" in found
 
@@ -89,4 +90,4 @@ def test_how_many_trials_were_declared() -> None:
 
 
 def test_a_name_is_never_an_option() -> None:
-    assert running.resume_command("--help", Path("a b.db")) == "megatune resume --db 'a b.db' -- --help"
+    assert running.resume_command("--help", locate("a b.db")) == "megatune resume --db 'a b.db' -- --help"

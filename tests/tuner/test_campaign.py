@@ -433,7 +433,7 @@ def hold(path: Path, held: multiprocessing.synchronize.Event, let_go: multiproce
 def test_two_processes_in_one_database_is_a_clear_error(database: Database) -> None:
     context = multiprocessing.get_context("spawn")
     held, let_go = context.Event(), context.Event()
-    other = context.Process(target=hold, args=(database.path, held, let_go))
+    other = context.Process(target=hold, args=(database.location, held, let_go))
     other.start()
     try:
         assert held.wait(30)

@@ -65,7 +65,7 @@ def test_a_campaign_writes_its_studies_beside_its_rows(database: Database) -> No
     names = {study.study_name for study in database.optuna_storage().get_all_studies()}
     assert names == {"toy/toy k=7168,n=1536 tokens=1", "toy/toy k=7168,n=1536 tokens=32"}
     # The database still opens: the two version tables do not get in each other's way.
-    with open_database(database.path) as again:
+    with open_database(database.location) as again:
         assert trials(again) == trials(database)
 
 

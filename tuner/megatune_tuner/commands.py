@@ -17,6 +17,10 @@ from typing import Any
 
 import typer
 
+from megatune_db.location import ENVIRONMENT
+from megatune_db.location import Location
+from megatune_db.location import locate
+
 if TYPE_CHECKING:
     from megatune_db.queries import CampaignRow
     from megatune_tuner.campaign import Summary
@@ -28,14 +32,23 @@ app = typer.Typer(help="Tune and record.", add_completion=False)
 
 PIPE_COLUMNS = 120
 """Width of tables where stdout is no terminal and nothing says how wide it is."""
-DEFAULT_DATABASE = Path("megatune.db")
+DEFAULT_DATABASE = Location("megatune.db")
 INTERRUPTED = 130
+REPEAT = "repeat"
+"""Of the context's object: runs a campaign again, ``(campaign, db, repeats, gpu, as_json, again)``."""
 KILLED = "interrupted"
 """What ``status`` says of a campaign that was running when its process ended."""
 
 CampaignArgument = Annotated[Path, typer.Argument(metavar="CAMPAIGN.toml", dir_okay=False, help="The campaign file.")]
 DatabaseOption = Annotated[
-    Path, typer.Option("--db", envvar="MEGATUNE_DB", dir_okay=False, help="The database for the measurements.")
+    Location,
+    typer.Option(
+        "--db",
+        envvar=ENVIRONMENT,
+        parser=locate,
+        metavar="PATH|URL",
+        help="The database for the measurements: a file, or postgresql://USER@HOST/DATABASE.",
+    ),
 ]
 GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Index of the GPU to measure on; of a group, its first.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
@@ -43,9 +56,13 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing
 
 @app.command(epilog="Example: megatune run kimi-k3.toml --db tuned.db")
 def run(
+    context: typer.Context,
     campaign: CampaignArgument,
     db: DatabaseOption = DEFAULT_DATABASE,
     gpu: GpuOption = 0,
+    repeat: Annotated[
+        int, typer.Option(min=0, help="Run it again so many times with other seeds, and say how its plan flips.")
+    ] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Run a campaign, or go on with it: nothing that was measured is measured again.
@@ -53,9 +70,18 @@ def run(
     Ctrl-C stops after the current measurement; the same command goes on.
     """
     _compute_in_one_thread()
+    from megatune_kernels.errors import MegatuneError
     from megatune_tuner.campaign_file import load_campaign
 
-    _run(load_campaign(campaign), db, gpu, as_json, again=f"megatune run {campaign} --db {db}")
+    again = f"megatune run {campaign} --db {db}"
+    if not repeat:
+        _run(load_campaign(campaign), db, gpu, as_json, again=again)
+        return
+    # What flips is a matter of plans: who composes this command with a planner gives what judges them.
+    judge = (context.obj or {}).get(REPEAT)
+    if judge is None:
+        raise MegatuneError("--repeat compares plans: use the command megatune, which has a planner")
+    judge(load_campaign(campaign), db, repeat, gpu, as_json, again)
 
 
 @app.command(epilog="Example: megatune resume quickstart --db tuned.db")
@@ -81,11 +107,11 @@ def resume(
         known = ", ".join(each.name for each in campaigns(session))
     if row is None:
         raise MegatuneError(f"the database has no campaign {name!r}; it has {known or 'none'}")
-    found = parse_campaign(row.file_text, source=str(db.parent / f"{name}.toml"))
+    found = parse_campaign(row.file_text, source=str(db.folder / f"{name}.toml"))
     _run(found, db, gpu, as_json, again=f"megatune resume {shlex.quote(name)} --db {db}")
 
 
-def _run(campaign: Campaign, db: Path, gpu: int, as_json: bool, *, again: str) -> None:
+def _run(campaign: Campaign, db: Location, gpu: int, as_json: bool, *, again: str) -> None:
     """Run the campaign and say what came of it.
 
     :param again: the command that goes on when it is stopped.

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from megatune_db.errors import DatabaseError
+from megatune_db.location import Location
 from megatune_db.session import open_database
 from megatune_kernels.target import ARCHITECTURES
 
@@ -97,7 +98,7 @@ class _Seen:
     """Why there are no GPUs."""
 
 
-def examine(database: Path | None = None) -> Report:
+def examine(database: Location | None = None) -> Report:
     """Look at the machine, and at the database where one is named."""
     seen = _look_for_gpus()
     gpus = seen.gpus
@@ -209,8 +210,8 @@ def _torch(gpus: Sequence[Gpu]) -> Finding:
     return Finding("torch", State.OK, f"torch {found}, {f'CUDA {cuda}' if cuda else 'for the CPU alone'}")
 
 
-def _disk(database: Path | None) -> Finding:
-    place = (database.parent if database is not None else Path()).absolute()
+def _disk(database: Location | None) -> Finding:
+    place = (database.folder if database is not None else Path()).absolute()
     while not place.exists():
         place = place.parent
     try:
@@ -223,13 +224,13 @@ def _disk(database: Path | None) -> Finding:
     return Finding("disk", State.OK, detail)
 
 
-def _database(path: Path) -> Finding:
+def _database(where: Location) -> Finding:
     try:
-        open_database(path, create=False, read_only=True).close()
+        open_database(where, create=False, read_only=True).close()
     except DatabaseError as error:
-        state = State.BROKEN if path.exists() else State.MISSING
+        state = State.BROKEN if where.exists() else State.MISSING
         return Finding("database", state, str(error), "a campaign makes a new one" if state is State.MISSING else "")
-    return Finding("database", State.OK, str(path))
+    return Finding("database", State.OK, str(where))
 
 
 def _probed_gpus() -> tuple[list[Gpu], str | None, str | None]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from megatune_db.location import Where
 from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
@@ -81,7 +82,7 @@ def _measuring(campaign: Campaign, gpu: int) -> Runner:
     return local_runner(campaign.runner.kind, campaign.world, gpu)
 
 
-def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, gpu: int = 0) -> Summary:
+def run_file(campaign: Campaign, db: Where, *, progress: Progress | None = None, gpu: int = 0) -> Summary:
     """Run a campaign into the database at ``db``, or go on with it; Ctrl-C stops it after the current measurement.
 
     The errors are those of ``equipment``, ``open_database`` and ``run_campaign``.
@@ -103,7 +104,7 @@ def run_file(campaign: Campaign, db: Path, *, progress: Progress | None = None, 
 
 
 def record_file(
-    campaign: Campaign, db: Path, out: Path, *, progress: Progress | None = None, gpu: int = 0
+    campaign: Campaign, db: Where, out: Path, *, progress: Progress | None = None, gpu: int = 0
 ) -> RecordSummary:
     """Measure what ``[record]`` asks for into the database at ``db`` and write the recording ``out``.
 
@@ -130,7 +131,7 @@ def record_file(
 
 
 @contextmanager
-def _ready(campaign: Campaign, db: Path, gpu: int) -> Iterator[tuple[Equipment, Database]]:
+def _ready(campaign: Campaign, db: Where, gpu: int) -> Iterator[tuple[Equipment, Database]]:
     """The equipment and the database of a campaign that can be measured: a rejected one leaves no database behind."""
     with equipment(campaign, gpu) as with_:
         campaign.spaces(architecture_of(with_.runner.target.hardware))

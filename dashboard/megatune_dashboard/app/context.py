@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
-from pathlib import Path
 from typing import Any
 from typing import Concatenate
 from typing import ParamSpec
@@ -20,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from megatune_dashboard.app.people import Person
 from megatune_dashboard.app.source import Source
+from megatune_db.location import Location
 from megatune_kernels.errors import MegatuneError
 
 P = ParamSpec("P")
@@ -36,9 +36,9 @@ class Context:
     """Streamlit's pages by ``PATH``; empty where one page is shown alone."""
 
     @property
-    def path(self) -> Path:
-        """Of the database."""
-        return self.source.path
+    def location(self) -> Location:
+        """Of the database; as text it has no password."""
+        return self.source.location
 
     def read(self, query: Callable[Concatenate[Session, P], T], *arguments: P.args, **options: P.kwargs) -> T:
         """What a named query, or a planner's function that takes a session, gives for these hashable arguments.

@@ -23,10 +23,11 @@ from megatune_dashboard.app.source import Source
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.welcome import welcome
 from megatune_db.errors import DatabaseError
+from megatune_db.location import ENVIRONMENT
 from megatune_kernels.errors import MegatuneError
 
-DATABASE = "MEGATUNE_DB"
-"""Environment variable with the database's path."""
+DATABASE = ENVIRONMENT
+"""Environment variable with the database's path or URL."""
 DEFAULT_DATABASE = "megatune.db"
 ICON = str(Path(__file__).with_name("icon.svg"))
 SIGN_IN = "MEGATUNE_SIGN_IN"
@@ -87,9 +88,9 @@ def _context(person: Person, pages: Mapping[str, Any] | None = None) -> Context:
 
 
 @cache
-def source(path: str) -> Source:
-    """The database at a path, the same for all sessions of this process."""
-    return Source(path)
+def source(where: str) -> Source:
+    """The database at a path or URL, the same for all sessions of this process."""
+    return Source(where)
 
 
 def _person() -> Person | None:
@@ -113,7 +114,7 @@ def _sign_in() -> None:
 
 def _sidebar(context: Context) -> None:
     with st.sidebar:
-        st.caption(f"Database: {plain(context.path.name)}", help=plain(context.path))
+        st.caption(f"Database: {plain(context.location.name)}", help=plain(context.location))
         if context.person.local:
             st.caption(f"Local user {plain(context.person.name)}: nobody has to sign in.")
         else:

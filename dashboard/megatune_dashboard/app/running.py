@@ -13,8 +13,10 @@ import subprocess
 import sys
 import threading
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 
+from megatune_db.location import Location
 from megatune_db.queries import CampaignRow
 from megatune_db.records import CampaignState
 from megatune_db.session import Database
@@ -23,8 +25,8 @@ from megatune_kernels.errors import MegatuneError
 KILLED = "interrupted"
 """What is said of a campaign that was running when its process ended."""
 
-_asked: set[tuple[Path, int]] = set()
-_started: dict[Path, subprocess.Popen[bytes]] = {}
+_asked: set[tuple[Location, int]] = set()
+_started: dict[Location, subprocess.Popen[bytes]] = {}
 _lock = threading.Lock()
 
 
@@ -45,7 +47,7 @@ def ask_to_stop(database: Database) -> None:
         raise MegatuneError("the campaign runs where the dashboard cannot reach it: press Ctrl-C there")
     with _lock:
         # A second signal would not wait for the measurement.
-        if (database.path, process) in _asked:
+        if (database.location, process) in _asked:
             raise MegatuneError("the campaign was asked to stop already: it ends after its current measurement")
         try:
             os.kill(process, signal.SIGINT)
@@ -55,54 +57,62 @@ def ask_to_stop(database: Database) -> None:
             raise MegatuneError(
                 f"the campaign (process {process}) belongs to another account: press Ctrl-C there"
             ) from None
-        _asked.add((database.path, process))
+        _asked.add((database.location, process))
 
 
-def was_asked(path: Path, process: int | None) -> bool:
+def was_asked(where: Location, process: int | None) -> bool:
     """Whether the process was asked to stop from here."""
-    return (path, process) in _asked
+    return (where, process) in _asked
 
 
-def resume_command(name: str, path: Path) -> str:
-    """The command that goes on with a campaign of the database at ``path``."""
-    return shlex.join(["megatune", "resume", "--db", str(path), "--", name])
+def resume_command(name: str, where: Location) -> str:
+    """The command that goes on with a campaign of the database; of a URL, without its password."""
+    return shlex.join(["megatune", "resume", "--db", str(where), "--", name])
 
 
-def log_path(path: Path) -> Path:
-    """Where a campaign that is started from here writes what it has to say."""
-    return path.with_name(path.name + ".resume.log")
+def log_path(where: Location) -> Path:
+    """Where a campaign that is started from here writes what it has to say: beside the file, or in the user's cache."""
+    if where.is_file:
+        return where.path.with_name(where.path.name + ".resume.log")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "megatune"
+    return cache / f"{sha256(str(where).encode()).hexdigest()[:16]}.resume.log"
 
 
-def resume(name: str, path: Path) -> None:
+def resume(name: str, where: Location) -> None:
     """Start a process that goes on with the campaign, and outlives the dashboard.
 
-    :raises MegatuneError: when nothing can be written beside the database, or a campaign runs already.
+    :raises MegatuneError: when its log cannot be written, or a campaign runs already.
     """
     with _lock:
-        running = _started.get(path)
+        running = _started.get(where)
         if running is not None and running.poll() is None:
             raise MegatuneError("a campaign was started from here and still runs")
         try:
-            with log_path(path).open("wb") as log:
-                _started[path] = subprocess.Popen(
-                    [sys.executable, "-m", "megatune_dashboard", "resume", "--db", str(path), "--", name],
+            log_path(where).parent.mkdir(parents=True, exist_ok=True)
+            with log_path(where).open("wb") as log:
+                _started[where] = subprocess.Popen(
+                    [sys.executable, "-m", "megatune_dashboard", "resume", "--", name],
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
                     start_new_session=True,
+                    # Arguments of a process can be read by everybody on the machine.
+                    env={**os.environ, **where.environment()},
                 )
         except OSError as error:
-            raise MegatuneError(f"cannot start the campaign ({error.strerror}): {resume_command(name, path)}") from None
+            raise MegatuneError(
+                f"cannot start the campaign ({error.strerror}): {resume_command(name, where)}"
+            ) from None
 
 
-def trouble(path: Path) -> str | None:
+def trouble(where: Location) -> str | None:
     """The last line of a campaign that was started from here and failed; None where none did."""
     with _lock:
-        process = _started.get(path)
+        process = _started.get(where)
     if process is None or process.poll() in (None, 0, 130):
         return None
     try:
-        lines = log_path(path).read_text("utf-8", errors="replace").strip().splitlines()
+        lines = log_path(where).read_text("utf-8", errors="replace").strip().splitlines()
     except OSError:
         lines = []
     return lines[-1] if lines else f"it ended with exit code {process.returncode}"

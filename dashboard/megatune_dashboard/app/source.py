@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from typing import Concatenate
 from typing import ParamSpec
@@ -17,9 +15,12 @@ from typing import TypeVar
 
 from sqlalchemy.orm import Session
 
+from megatune_db.backend import backend_at
 from megatune_db.errors import DatabaseMissingError
-from megatune_db.errors import NotADatabaseError
-from megatune_db.location import sqlite_path
+from megatune_db.errors import EmptyDatabaseError
+from megatune_db.location import Location
+from megatune_db.location import Where
+from megatune_db.location import locate
 from megatune_db.session import Database
 from megatune_db.session import open_database
 
@@ -31,31 +32,32 @@ MOST_ANSWERS = 256
 
 
 class Source:
-    """One file, for every session of the process. It need not be there yet: it is looked for again at each use."""
+    """One database, for every session of the process. It need not be there yet: it is looked for at each use."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path: Path = sqlite_path(path)
+    def __init__(self, where: Where) -> None:
+        self.location: Location = locate(where)
+        self._backend = backend_at(self.location)
         self._lock = threading.Lock()
         self._database: Database | None = None
-        self._identity: tuple[int, int] | None = None
+        self._identity: Hashable | None = None
         self._answers: OrderedDict[Hashable, tuple[Hashable, Any]] = OrderedDict()
 
     def database(self) -> Database | None:
-        """The database, read-only; None while there is none, or nothing but an empty file.
+        """The database, read-only; None while there is none, or one without tables.
 
         A file that was replaced by another is opened anew.
 
-        :raises DatabaseError: when the file is there and cannot be read.
+        :raises DatabaseError: when it is there and cannot be read.
         """
         with self._lock:
-            identity = _identity(self.path)
+            identity = self._backend.identity()
             if identity is None or identity != self._identity:
                 if self._database is not None:
                     self._database.close()
                 self._database, self._identity = None, None
                 self._answers.clear()
             if identity is not None and self._database is None:
-                self._database = _opened(self.path)
+                self._database = _opened(self.location)
                 self._identity = identity if self._database is not None else None
             return self._database
 
@@ -95,7 +97,7 @@ class Source:
     def _present(self) -> Database:
         database = self.database()
         if database is None:
-            raise DatabaseMissingError(f"there is no database {self.path} yet")
+            raise DatabaseMissingError(f"there is no database {self.location} yet")
         return database
 
     @contextlib.contextmanager
@@ -103,28 +105,15 @@ class Source:
         """A session that is committed at the end of the block. It waits for a campaign's commits and never the other
         way round for longer than its own block takes: read first, write last.
 
-        :raises DatabaseError: when the file cannot be written.
+        :raises DatabaseError: when it cannot be written.
         """
-        with open_database(self.path, create=False) as database, database.session() as session:
+        with open_database(self.location, create=False) as database, database.session() as session:
             yield session
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file lies there; None for none, and for an empty one."""
+def _opened(where: Location) -> Database | None:
     try:
-        found = path.stat()
-    except OSError:
+        return open_database(where, read_only=True)
+    except (DatabaseMissingError, EmptyDatabaseError):
+        # A campaign makes a file before its tables.
         return None
-    return (found.st_dev, found.st_ino) if found.st_size else None
-
-
-def _opened(path: Path) -> Database | None:
-    try:
-        return open_database(path, read_only=True)
-    except DatabaseMissingError:
-        return None
-    except NotADatabaseError:
-        # A campaign makes the file before its tables; what stays without them is an error soon enough.
-        if path.with_name(path.name + "-wal").exists():
-            return None
-        raise

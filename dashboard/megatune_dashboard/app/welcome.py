@@ -16,10 +16,10 @@ LOOK_S = 2
 
 def welcome(context: Context) -> None:
     """How to begin, where no campaign has run into the database yet; the page changes as soon as one begins."""
-    database = shlex.quote(str(context.path))
+    database = shlex.quote(str(context.location))
     st.title("Nothing is measured yet")
     st.write(
-        f"There is no campaign in {plain(context.path)}. Start with the recorded one that comes with Megatune: it "
+        f"There is no campaign in {plain(context.location)}. Start with the recorded one that comes with Megatune: it "
         "needs no GPU, takes less than two minutes, and ends with a plan. This page shows it as soon as it begins."
     )
     st.code(f"megatune quickstart --db {database}", language="sh")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
+from megatune_db.backend import VERSION_TABLE
 from megatune_db.models import Base
-from megatune_db.schema import VERSION_TABLE
 from megatune_db.schema import is_ours
 
 context.configure(
@@ -14,7 +14,7 @@ context.configure(
     version_table=VERSION_TABLE,
     include_name=is_ours,
     render_as_batch=True,
-    # SQLite can undo changes of the schema; Alembic assumes that it cannot.
+    # Both engines can undo changes of the schema; Alembic assumes that SQLite cannot.
     transactional_ddl=True,
 )
 with context.begin_transaction():

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Integer
+from sqlalchemy import case
 from sqlalchemy import distinct
 from sqlalchemy import func
 from sqlalchemy import select
@@ -131,7 +132,9 @@ def trials(session: Session, campaign_id: int, *, workload: str | None = None) -
 def _campaign(session: Session, row: Campaign, target: str | None) -> CampaignRow:
     mine = Trial.campaign_id == row.id
     states = session.execute(
-        select(Trial.state, func.count(), func.sum(Trial.reused, type_=Integer)).where(mine).group_by(Trial.state)
+        select(Trial.state, func.count(), func.sum(case((Trial.reused, 1), else_=0), type_=Integer))
+        .where(mine)
+        .group_by(Trial.state)
     ).all()
     workloads = session.scalar(select(func.count(distinct(Trial.workload_id))).where(mine))
     return CampaignRow(

@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 from sqlalchemy.orm import aliased
 
 from megatune_db import codec
+from megatune_db.dialects import least
 from megatune_db.models import IS_FINAL
 from megatune_db.models import IS_SEARCH
 from megatune_db.models import Config
@@ -93,14 +94,9 @@ def contenders(
     wrong = refuted(session, target=target, regime=regime, provenances=provenances)
     if wrong:
         ok.append(tuple_(Row.workload_id, Row.config_id, Row.revision).not_in(sorted(wrong)))
-    # With min() SQLite takes the other columns from the row that has the least.
-    best = (
-        select(Row.workload_id, Config.variant, Row.provenance, Row.revision, func.min(Row.median_us), Row.high_us)
-        .join(Config, Config.id == Row.config_id)
-        .where(*ok, IS_SEARCH)
-        .group_by(Row.workload_id, Config.variant, Row.provenance, Row.revision)
-        .cte("best")
-    )
+    keys = (Row.workload_id, Config.variant, Row.provenance, Row.revision)
+    searched = select(*keys, Row.high_us).join(Config, Config.id == Row.config_id).where(*ok, IS_SEARCH)
+    best = least(session, searched, Row.median_us, keys, Row.high_us).cte("best")
     query = (
         select(
             Row.id,

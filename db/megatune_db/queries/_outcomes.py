@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import case
-from sqlalchemy import func
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from megatune_db.dialects import least
 from megatune_db.models import IS_SEARCH
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
@@ -71,26 +71,16 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
     mine = select(Trial.measurement_id).where(Trial.campaign_id == campaign_id)
     paired_in = case((Row.stage == Stage.FINAL, Row.session), else_="")
     is_baseline = Config.variant.in_(baselines)
-    # With one min() SQLite takes the other columns from the row that has the least; the last id is the last session's.
-    query = (
-        select(
-            Row.workload_id,
-            Row.regime,
-            Row.provenance,
-            paired_in.label("paired_in"),
-            is_baseline.label("is_baseline"),
-            func.min(Row.median_us).label("best_us"),
-            Config.variant,
-            Config.digest,
-            Row.id,
-        )
+    keys = (Row.workload_id, Row.regime, Row.provenance, paired_in.label("paired_in"), is_baseline.label("is_baseline"))
+    measured_ok = (
+        select(*keys, Config.variant, Config.digest, Row.id)
         .join(Config, Config.id == Row.config_id)
         .where(Row.id.in_(mine), Row.status == Status.OK)
-        .group_by(Row.workload_id, Row.regime, Row.provenance, paired_in, is_baseline)
-        .order_by(Row.id)
     )
+    query = least(session, measured_ok, Row.median_us, keys, Row.id)
     sessions: dict[tuple[int, str, Provenance], dict[str, dict[bool, Any]]] = {}
-    for row in session.execute(query):
+    # The last id is the last session's.
+    for row in sorted(session.execute(query), key=lambda row: row.id):
         of_one = sessions.setdefault((row.workload_id, row.regime, row.provenance), {})
         of_one.setdefault(row.paired_in, {})[bool(row.is_baseline)] = row
     known = workloads_by_id(session, {key[0] for key in sessions})
@@ -111,9 +101,9 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
                 stage=Stage.FINAL if paired else Stage.SEARCH,
                 variant=None if best is None else best.variant,
                 config=None if best is None else best.digest,
-                best_us=None if best is None else best.best_us,
+                best_us=None if best is None else best.least_value,
                 baseline=None if baseline is None else baseline.variant,
-                baseline_us=None if baseline is None else baseline.best_us,
+                baseline_us=None if baseline is None else baseline.least_value,
             )
         )
     return sorted(found, key=lambda row: (row.operator, row.shape, row.tokens, str(row.regime), row.provenance))
@@ -127,15 +117,14 @@ def incumbents(session: Session, *, workload: str, regime: Regime, baselines: Se
     :param workload: digest.
     :param baselines: variants that serve today, which are left out.
     """
-    # With one min() SQLite takes the other columns from the row that has the least.
     query = (
         select(
-            Target.digest,
+            Row.target_id,
+            Target.digest.label("target"),
             Row.provenance,
-            Config.digest,
+            Config.digest.label("config"),
             Config.variant,
             Config.params,
-            func.min(Row.median_us),
         )
         .join(Config, Config.id == Row.config_id)
         .join(Target, Target.id == Row.target_id)
@@ -146,7 +135,6 @@ def incumbents(session: Session, *, workload: str, regime: Regime, baselines: Se
             Row.status == Status.OK,
             Config.variant.not_in(baselines),
         )
-        .group_by(Row.target_id, Row.provenance)
-        .order_by(Row.target_id.desc(), Row.provenance)
     )
-    return [IncumbentRow(*row) for row in session.execute(query)]
+    found = session.execute(least(session, query, Row.median_us, (Row.target_id, Row.provenance), Row.id)).all()
+    return [IncumbentRow(*list(row)[1:]) for row in sorted(found, key=lambda row: (-row.target_id, row.provenance))]

@@ -16,6 +16,9 @@ from sqlalchemy import text
 from sqlalchemy.orm import Session
 
 from megatune_db import codec
+from megatune_db.dialects import least
+from megatune_db.dialects import member
+from megatune_db.dialects import on_postgres
 from megatune_db.models import Campaign
 from megatune_db.models import Config
 from megatune_db.models import Measurement as Row
@@ -125,12 +128,12 @@ class StoredSamples:
 
 @dataclass(frozen=True)
 class DatabaseSize:
-    """Rows by table, and bytes of the file."""
+    """Rows by table, and bytes on the disk."""
 
     rows: dict[str, int]
     bytes: int
-    free_bytes: int
-    """That are in no use."""
+    free_bytes: int | None
+    """That are in no use; None on a server, which looks after that itself."""
 
 
 @dataclass(frozen=True)
@@ -176,10 +179,9 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
 def parameter_curves(session: Session, row: ShapeRow, *, variant: str, parameter: str) -> list[ParameterPoint]:
     """The fastest search measurement of a variant for each value of one of its parameters, by tokens and value."""
     tokens_of = {digest: tokens for tokens, digest in row.workloads}
-    value = func.json_extract(Config.params, f'$."{parameter}"')
-    # With min() SQLite takes the other columns from the row that has the least.
+    value = member(session, Config.params, parameter).label("value")
     query = (
-        select(Workload.digest, value, func.min(Row.median_us), Row.low_us, Row.high_us, Row.id)
+        select(Workload.digest, value, Row.low_us, Row.high_us, Row.id)
         .join(Workload, Workload.id == Row.workload_id)
         .join(Config, Config.id == Row.config_id)
         .where(
@@ -192,9 +194,14 @@ def parameter_curves(session: Session, row: ShapeRow, *, variant: str, parameter
             Config.variant == variant,
             value.is_not(None),
         )
-        .group_by(Row.workload_id, value)
     )
-    found = [ParameterPoint(tokens_of[digest], *rest) for digest, *rest in session.execute(query)]
+    fastest = session.execute(least(session, query, Row.median_us, (Row.workload_id, value), Row.id))
+    found = [
+        ParameterPoint(
+            tokens_of[row.digest], _plain(row.value), row.least_value, row.low_us, row.high_us, measurement_id=row.id
+        )
+        for row in fastest
+    ]
     return sorted(found, key=lambda point: (point.tokens, str(type(point.value)), point.value))
 
 
@@ -275,6 +282,8 @@ def table_sizes(session: Session) -> DatabaseSize:
             ("plans", Plan),
         )
     }
+    if on_postgres(session):
+        return DatabaseSize(counts, session.scalar(text("SELECT pg_database_size(current_database())")) or 0, None)
     pages, size, free = (
         session.scalar(text(f"PRAGMA {name}")) for name in ("page_count", "page_size", "freelist_count")
     )
@@ -369,6 +378,10 @@ def failures(
     workloads = workloads_by_id(session, {row.workload_id for row, _ in rows})
     configs = configs_by_id(session, {row.config_id for row, _ in rows})
     return [_failure(row, target, workloads[row.workload_id], configs[row.config_id]) for row, target in rows]
+
+
+def _plain(value: int | str) -> int | str:
+    return int(value) if isinstance(value, bool) else value
 
 
 def _failure(row: Row, target: str, workload: Workload, config: Config) -> FailureRow:

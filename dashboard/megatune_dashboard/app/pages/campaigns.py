@@ -196,11 +196,11 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
     """Stop what runs, go on with what stopped."""
     if not context.person.reviews:
         return
-    failed = running.trouble(context.path)
+    failed = running.trouble(context.location)
     if failed and writer is None:
         st.error(f"It could not go on: {plain(failed)}")
     if state == CampaignState.RUNNING:
-        asked = running.was_asked(context.path, writer)
+        asked = running.was_asked(context.location, writer)
         st.button(
             "Stopping after this measurement" if asked else "Stop",
             on_click=_tell,
@@ -219,7 +219,7 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
             key="resume",
             help="Starts the command below on this machine; it goes on when the dashboard ends.",
         )
-        st.code(running.resume_command(row.name, context.path), language="sh")
+        st.code(running.resume_command(row.name, context.location), language="sh")
     said = st.session_state.pop("campaign-said", None)
     if said:
         st.warning(plain(said))
@@ -233,7 +233,7 @@ def _tell(context: Context, name: str, what: str) -> None:
             if database is not None:
                 running.ask_to_stop(database)
         else:
-            running.resume(name, context.path)
+            running.resume(name, context.location)
     except (MegatuneError, DatabaseError) as error:
         st.session_state["campaign-said"] = str(error)
 

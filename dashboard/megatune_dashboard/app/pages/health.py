@@ -59,7 +59,7 @@ def _workers(context: Context) -> None:
             st.warning(
                 f"{plain(row.name)} was running when its process ended. Nothing that was measured is lost; to go on:"
             )
-            st.code(running.resume_command(row.name, context.path), language="sh")
+            st.code(running.resume_command(row.name, context.location), language="sh")
         return
     who = "A process that cannot be seen from here" if writer == 0 else f"Process {writer}"
     for row in active:
@@ -72,11 +72,12 @@ def _workers(context: Context) -> None:
 def _size(context: Context) -> None:
     st.subheader("Database", anchor=False)
     size = context.read(queries.table_sizes)
-    log = _bytes_of(context.path.with_name(context.path.name + "-wal"))
-    st.write(
-        f"{_mb(size.bytes)} in {plain(context.path)}, {_mb(size.free_bytes)} of them free for more rows, and "
-        f"{_mb(log)} in its log."
-    )
+    where = context.location
+    text = f"{_mb(size.bytes)} in {plain(where)}"
+    if where.is_file and size.free_bytes is not None:
+        log = _bytes_of(where.path.with_name(where.path.name + "-wal"))
+        text += f", {_mb(size.free_bytes)} of them free for more rows, and {_mb(log)} in its log"
+    st.write(f"{text}.")
     rows = [{"table": name, "rows": count} for name, count in size.rows.items()]
     folded_table("Rows", "rows", lambda: rows, empty="")
 

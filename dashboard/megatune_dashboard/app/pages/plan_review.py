@@ -97,7 +97,7 @@ def page(context: Context) -> None:
     rows = context.read(queries.plan_summaries)
     if not rows:
         st.info("There is no plan yet. Make one from what was measured:")
-        st.code(f"megatune plan --db {context.path}", language="sh")
+        st.code(f"megatune plan --db {context.location}", language="sh")
         return
     row = _chosen(rows)
     _head(context, row)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from megatune_db.migrations.triggers import refuse_deleting
+from megatune_db.migrations.triggers import refuse_updating
+
 revision = "0003"
 down_revision = "0002"
 branch_labels = None
@@ -63,8 +66,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("state = 'exported'"),
         postgresql_where=sa.text("state = 'exported'"),
     )
-    if op.get_bind().dialect.name == "sqlite":
-        _keep()
+    _keep()
 
 
 def _leave_one_in_service() -> None:
@@ -73,9 +75,10 @@ def _leave_one_in_service() -> None:
         f"SELECT max(newer.id) FROM {PLANS} newer WHERE newer.state = 'exported' AND newer.id > {PLANS}.id"
         f" AND newer.target_id = {PLANS}.target_id AND newer.model = {PLANS}.model AND newer.worlds = {PLANS}.worlds"
     )
+    now = "CURRENT_TIMESTAMP AT TIME ZONE 'UTC'" if op.get_bind().dialect.name == "postgresql" else "CURRENT_TIMESTAMP"
     op.execute(
         f"INSERT INTO {REVIEWS} (plan_id, at, who, action, comment, before, after, other_id)"
-        f" SELECT id, CURRENT_TIMESTAMP, 'megatune db upgrade', 'retire', 'a newer plan was exported', 'exported',"
+        f" SELECT id, {now}, 'megatune db upgrade', 'retire', 'a newer plan was exported', 'exported',"
         f" 'retired', ({newer}) FROM {PLANS} WHERE state = 'exported' AND ({newer}) IS NOT NULL"
     )
     op.execute(f"UPDATE {PLANS} SET state = 'retired' WHERE id IN (SELECT plan_id FROM {REVIEWS})")
@@ -84,24 +87,16 @@ def _leave_one_in_service() -> None:
 def _keep() -> None:
     """Refuse what would take something away, whichever program tries."""
     for table in (REVIEWS, EXPORTS, PLANS, MEASUREMENTS):
-        _refuse(table, "delete", "DELETE", "nothing that was recorded is deleted")
+        refuse_deleting(table, "nothing that was recorded is deleted")
     for table in (REVIEWS, EXPORTS):
-        _refuse(table, "update", "UPDATE", "an entry is never changed")
-    _refuse(
+        refuse_updating(table, "an entry is never changed")
+    refuse_updating(
         PLANS,
-        "update",
-        "UPDATE OF digest, name, content, target_id, created_at, model, worlds",
         "a plan is never changed: make another",
+        ("digest", "name", "content", "target_id", "created_at", "model", "worlds"),
     )
-    _refuse(
+    refuse_updating(
         MEASUREMENTS,
-        "update",
-        "UPDATE OF workload_id, config_id, target_id, regime, provenance, revision, samples, median_us",
         "a measurement is never changed: measure again",
-    )
-
-
-def _refuse(table: str, name: str, what: str, why: str) -> None:
-    op.execute(
-        f"CREATE TRIGGER tr_{table}_{name} BEFORE {what} ON {table} BEGIN SELECT RAISE(ABORT, '{table}: {why}'); END"
+        ("workload_id", "config_id", "target_id", "regime", "provenance", "revision", "samples", "median_us"),
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
+from megatune_db.migrations.triggers import refuse_deleting
+from megatune_db.migrations.triggers import refuse_updating
+
 revision = "0007"
 down_revision = "0005"
 branch_labels = None
@@ -51,16 +54,9 @@ def upgrade() -> None:
     )
     op.create_index(f"ix_{REPEATS}_campaign_id", REPEATS, ["campaign_id"])
     op.create_index(f"ix_{REPEATS}_target_id", REPEATS, ["target_id"])
-    if op.get_bind().dialect.name == "sqlite":
-        for table in (VERIFICATIONS, REPEATS):
-            for what, why in (
-                ("DELETE", "nothing that was recorded is deleted"),
-                ("UPDATE", "an entry is never changed"),
-            ):
-                op.execute(
-                    f"CREATE TRIGGER tr_{table}_{what.lower()} BEFORE {what} ON {table}"
-                    f" BEGIN SELECT RAISE(ABORT, '{table}: {why}'); END"
-                )
+    for table in (VERIFICATIONS, REPEATS):
+        refuse_deleting(table, "nothing that was recorded is deleted")
+        refuse_updating(table, "an entry is never changed")
 
 
 def _key(table: str, column: str, other: str) -> sa.ForeignKeyConstraint:

@@ -1,0 +1,45 @@
+"""Triggers that refuse what would take something away, whichever program tries: the same on both engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alembic import op
+
+_FUNCTION = """
+CREATE OR REPLACE FUNCTION megatune_refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'integrity_constraint_violation', MESSAGE = TG_ARGV[0];
+END $$
+"""
+
+
+def refuse_deleting(table: str, why: str) -> None:
+    """Keep every row of the table."""
+    _refuse(table, "delete", "DELETE", why)
+    if _on_postgres():
+        op.execute(
+            f"CREATE TRIGGER tr_{table}_truncate BEFORE TRUNCATE ON {table}"
+            f" FOR EACH STATEMENT EXECUTE FUNCTION megatune_refuse('{table}: {why}')"
+        )
+
+
+def refuse_updating(table: str, why: str, columns: Sequence[str] = (), *, name: str = "update") -> None:
+    """Keep rows as they are, or some columns of them.
+
+    :param name: tells two triggers of one table apart.
+    """
+    _refuse(table, name, f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE", why)
+
+
+def _refuse(table: str, name: str, what: str, why: str) -> None:
+    begins = f"CREATE TRIGGER tr_{table}_{name} BEFORE {what} ON {table}"
+    if _on_postgres():
+        op.execute(_FUNCTION)
+        op.execute(f"{begins} FOR EACH ROW EXECUTE FUNCTION megatune_refuse('{table}: {why}')")
+    else:
+        op.execute(f"{begins} BEGIN SELECT RAISE(ABORT, '{table}: {why}'); END")
+
+
+def _on_postgres() -> bool:
+    return op.get_bind().dialect.name == "postgresql"
