@@ -20,11 +20,13 @@ from megatune_dashboard.bench import bench
 from megatune_dashboard.database import database_app
 from megatune_dashboard.doctor import doctor
 from megatune_dashboard.quickstart import quickstart
+from megatune_dashboard.repeating import repeat
 from megatune_dashboard.serving import dashboard
 from megatune_dashboard.verifying import verify
 from megatune_db.errors import DatabaseError
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.commands import app as planner_app
+from megatune_tuner.commands import REPEAT
 from megatune_tuner.commands import app as tuner_app
 from megatune_tuner.transfer.commands import app as transfer_app
 
@@ -99,6 +101,7 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     debug: Annotated[
         bool, typer.Option("--debug", envvar="MEGATUNE_DEBUG", help="Print the traceback of a fault.")
     ] = False,
@@ -107,6 +110,7 @@ def _options(
     ] = False,
 ) -> None:
     del debug, show_version  # read from the context, and by the callback
+    context.obj = {REPEAT: repeat}
 
 
 app.command(epilog="Example: megatune quickstart --db tuned.db")(quickstart)

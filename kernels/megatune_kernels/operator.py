@@ -158,6 +158,8 @@ class Operator(ABC):
     """Names of what serves today; each is a variant without parameters, outside the space."""
     uses: tuple[str, ...] = ()
     """Other operators whose kernels its configs are made of: a chain, which a campaign measures where it is named."""
+    adapts: str = ""
+    """Of an adapter, the runtime whose kernel it tunes where that lies; a campaign measures it where it is named."""
     curve_of: str = ""
     """A parameter over which people look at a curve: the finals compare the best of each of its values."""
 
@@ -251,7 +253,9 @@ def operators() -> dict[str, Operator]:
     found: dict[str, Operator] = {}
     for point in entry_points(group="megatune.operators"):
         operator = point.load()()
-        if operator.name in found:
+        other = found.get(operator.name)
+        # A bundle carries operators of packages that may be installed too, and whose place it takes.
+        if other is not None and type(other) is not type(operator):
             raise MegatuneError(f"two packages register the operator {operator.name!r}: uninstall one of them")
         found[operator.name] = operator
     return found

@@ -82,6 +82,8 @@ class PackedCell:
 
     workload: Workload
     requests: tuple[Packed, ...]
+    last_number: int
+    """Of the last trial, under which finalists are kept."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Bundle:
     """Name."""
     text: str
     """The campaign file's."""
+    budget: Mapping[str, Any]
     version: str
     """Of Megatune."""
     arch: str
@@ -116,6 +119,7 @@ class Bundle:
         return {
             "campaign": self.campaign,
             "text": self.text,
+            "budget": dict(self.budget),
             "version": self.version,
             "arch": self.arch,
             "dsl": self.dsl,
@@ -125,7 +129,11 @@ class Bundle:
             "finalists": self.finalists,
             "revisions": dict(self.revisions),
             "cells": [
-                {"workload": cell.workload.to_dict(), "requests": [_request(one) for one in cell.requests]}
+                {
+                    "workload": cell.workload.to_dict(),
+                    "requests": [_request(one) for one in cell.requests],
+                    "last_number": cell.last_number,
+                }
                 for cell in self.cells
             ],
         }
@@ -134,7 +142,7 @@ class Bundle:
     def from_dict(value: Mapping[str, Any]) -> Bundle:
         fields = dict(value)
         cells = tuple(
-            PackedCell(workload_of(cell["workload"]), tuple(map(_packed, cell["requests"])))
+            PackedCell(workload_of(cell["workload"]), tuple(map(_packed, cell["requests"])), cell["last_number"])
             for cell in fields.pop("cells")
         )
         return Bundle(cells=cells, regime=Regime.parse(fields.pop("regime")), **fields)

@@ -165,6 +165,7 @@ class _Measuring:
             bundle=self._file.digest,
             campaign=self._bundle.campaign,
             text=self._bundle.text,
+            budget=self._bundle.budget,
             version=version("megatune"),
             target=self._target,
             provenance=self._runner.provenance,
@@ -219,10 +220,11 @@ class _Measuring:
         ]
         requests.sort(key=lambda request: (request.reason == BASELINE, times[request.config]))
         measurements = self._runner.finalists([self._request(cell, request) for request in requests])
-        last = max(request.number for request in cell.requests)
         journal.add(
             [
-                Taken(cell.workload, request.config, last, FINALIST, self._of_here(measurement, cell, request))
+                Taken(
+                    cell.workload, request.config, cell.last_number, FINALIST, self._of_here(measurement, cell, request)
+                )
                 for request, measurement in zip(requests, measurements, strict=True)
             ]
         )

@@ -50,6 +50,7 @@ class Header:
     campaign: str
     text: str
     """The campaign file's."""
+    budget: Mapping[str, Any]
     version: str
     """Of the Megatune that measured."""
     target: Target
@@ -243,7 +244,7 @@ def _result(path: Path, lines: Sequence[Mapping[str, Any]]) -> Result:
 
 
 def _header(header: Header) -> dict[str, Any]:
-    fields = {name: getattr(header, name) for name in ("bundle", "campaign", "text", "version", "requests")}
+    fields = {name: getattr(header, name) for name in ("bundle", "campaign", "text", "budget", "version", "requests")}
     return fields | {
         "target": header.target.to_dict(),
         "provenance": header.provenance.value,
