@@ -1,12 +1,14 @@
 """Runs the PTX of small kernels, thread by thread in an order that chance chooses: what is compiled, with no GPU.
 
-A kernel becomes a generator of Python, which a thread runs until it jumps back or comes to a barrier. Registers hold
-bits; memory is 32-bit words that all kernels share, where a store is seen at once. What the kernels of this project do
-not use is not known, and raises.
+A kernel becomes a generator of Python, which a thread runs until it jumps back, comes to a barrier or to what a warp
+does together. Registers hold bits; memory is 32-bit words that all kernels share, where a store is seen at once. What
+is copied asynchronously arrives when it is waited for, not earlier. What the kernels of this project do not use is not
+known, and raises.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import re
 import struct
@@ -20,7 +22,8 @@ import numpy as np
 from megatune_kernels.audit import ptx_statements
 from megatune_kernels.audit import split_operands
 
-Thread = Generator[str, None, None]
+Thread = Generator[Any, Any, None]
+WARP = 32
 Kernel = Callable[..., Thread]
 UNSET = 0xDEADBEEF
 
@@ -51,11 +54,15 @@ class Memory:
 
 
 def float_of(bits: int) -> float:
-    return struct.unpack("<f", struct.pack("<I", bits))[0]
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def bits_of(value: float) -> int:
-    return struct.unpack("<I", struct.pack("<f", value))[0]
+    try:
+        packed = struct.pack("<f", value)
+    except OverflowError:
+        packed = struct.pack("<f", math.copysign(math.inf, value))
+    return int(struct.unpack("<I", packed)[0])
 
 
 def add_f32(a: int, b: int) -> int:
@@ -87,26 +94,112 @@ def dp2a_lo(a: int, b: int, c: int) -> int:
     return (c + (a & 0xFFFF) * (b & 0xFF) + (a >> 16) * (b >> 8 & 0xFF)) & 0xFFFFFFFF
 
 
+def mul_f32(a: int, b: int) -> int:
+    return bits_of(float_of(a) * float_of(b))
+
+
+def ex2_f32(a: int) -> int:
+    value = float_of(a)
+    return bits_of(math.inf if value > 128 else 2.0**value)
+
+
+def rcp_f32(a: int) -> int:
+    value = float_of(a)
+    return bits_of(1.0 / value if value else math.inf)
+
+
+def mma(lanes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
+    """m16n8k16 of BF16 with FP32 sums; by lane the words of a (4), b (2) and c (4), with fragments as PTX lays them."""
+    a, b = np.zeros((16, 16)), np.zeros((16, 8))
+    places = [(lane // 4, lane % 4 * 2) for lane in range(WARP)]
+    for (group, pair), words in zip(places, lanes, strict=True):
+        for i in range(4):
+            for half in range(2):
+                a[group + i % 2 * 8, pair + half + i // 2 * 8] = float_of(words[i] >> 16 * half << 16 & 0xFFFF0000)
+        for i in range(2):
+            for half in range(2):
+                b[pair + half + 8 * i, group] = float_of(words[4 + i] >> 16 * half << 16 & 0xFFFF0000)
+    product = a @ b
+    return [
+        tuple(bits_of(product[group + i // 2 * 8, pair + i % 2] + float_of(words[6 + i])) for i in range(4))
+        for (group, pair), words in zip(places, lanes, strict=True)
+    ]
+
+
+def shuffled(how: str, lanes: Sequence[Sequence[int]]) -> list[int]:
+    """By lane a value and what says which other lane's value it gets."""
+    return [lanes[lane ^ other if how == "bfly" else other][0] for lane, (_, other) in enumerate(lanes)]
+
+
+def ballot(lanes: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(bool(held) << lane for lane, (held,) in enumerate(lanes))] * WARP
+
+
+TOGETHER: dict[str, Callable[[Sequence[Sequence[int]]], Sequence[Any]]] = {
+    "mma": mma,
+    "shfl.idx": lambda lanes: shuffled("idx", lanes),
+    "shfl.bfly": lambda lanes: shuffled("bfly", lanes),
+    "vote": ballot,
+    "sync": lambda lanes: [None] * WARP,
+}
+"""What the lanes of a warp do together, by name."""
+
+
+class Copies:
+    """A thread's asynchronous copies, by group."""
+
+    def __init__(self) -> None:
+        self._groups: list[list[tuple[Any, int, Any, int]]] = [[]]
+
+    def start(self, to: Memory, there: int, source: Memory, address: int) -> None:
+        self._groups[-1].append((to, there, source, address))
+
+    def commit(self) -> None:
+        self._groups.append([])
+
+    def wait(self, left: int) -> None:
+        """Until at most ``left`` of the groups that were committed are not done."""
+        while len(self._groups) - 1 > left:
+            for to, there, source, address in self._groups.pop(0):
+                to.store(there, source.load(address, 4))
+
+
+PEER_SHIFT = 24
+"""Above an address in the shared memory of a cluster: the rank of the block."""
+
 BITS = {"8": 8, "16": 16, "32": 32, "64": 64}
 COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-SIMPLE = {"add": "{} + {}", "sub": "{} - {}", "and": "{} & {}", "or": "{} | {}", "xor": "{} ^ {}", "neg": "-{}"}
+SIMPLE = {
+    "not": "~{}",
+    "add": "{} + {}",
+    "sub": "{} - {}",
+    "and": "{} & {}",
+    "or": "{} | {}",
+    "xor": "{} ^ {}",
+    "neg": "-{}",
+}
 FUNCTIONS = {
     "add.f32": "add_f32",
     "add.rn.f32": "add_f32",
     "add.rn.bf16x2": "add_bf16x2",
+    "mul.f32": "mul_f32",
+    "ex2.approx.ftz.f32": "ex2_f32",
+    "rcp.approx.ftz.f32": "rcp_f32",
     "prmt.b32": "prmt",
     "dp2a.lo.u32.u32": "dp2a_lo",
 }
 
 
 def kernel_of(ptx: str) -> Kernel:
-    """The kernel of a PTX text, as ``kernel(memory, parameters, thread, block, blocks)``.
+    """The kernel of a PTX text, as ``kernel(memory, parameters, thread, block, blocks, cluster, peer)``.
 
-    A timer is the memory's ``time``, and what is prefetched its ``prefetch``.
+    A timer is the memory's ``time``, and what is prefetched its ``prefetch``. ``cluster`` is the shared memory of the
+    blocks of a cluster, of which this is block ``peer``.
     """
     statements, labels = ptx_statements(ptx)
     starts = sorted({0, *labels.values()})
-    lines = ["def kernel(memory, parameters, thread, block, blocks=1):"]
+    lines = ["def kernel(memory, parameters, thread, block, blocks=1, cluster=(), peer=0):"]
+    lines += ["    copies = Copies()", "    shared = cluster[peer] if cluster else None"]
     registers = sorted({_name(r) for s in statements for r in re.findall(r"%?[\w$]+@\d+|%\w+", s) if "." not in r})
     lines += [f"    {' = '.join(registers)} = {UNSET}"]
     lines += ["    at = 0", "    while True:"]
@@ -117,9 +210,13 @@ def kernel_of(ptx: str) -> Kernel:
             lines += [f"            {line}" for line in _translated(statements[i], i, labels)]
         lines.append(f"            at = {end}")
     lines.append("        else: raise AssertionError('ran out of code')")
-    made: dict[str, Any] = {}
+    made: dict[str, Kernel] = {}
     exec("\n".join(lines), globals(), made)
     return made["kernel"]
+
+
+def mask_of(bits: int) -> int:
+    return (1 << bits) - 1
 
 
 def _name(register: str) -> str:
@@ -133,6 +230,14 @@ def _value(operand: str) -> str:
         return "block"
     if operand == "%nctaid.x":
         return "blocks"
+    if operand == "%ctaid.y":
+        return "peer"
+    if operand == "%lanemask_lt":
+        return f"((1 << thread % {WARP}) - 1)"
+    if operand.startswith("__dynamic_shmem"):
+        return "0"
+    if re.fullmatch(r"0f[0-9A-F]{8}", operand):
+        return f"0x{operand[2:]}"
     if operand == "%globaltimer":
         return "memory.time()"
     if re.fullmatch(r"-?\d+|0[xX][0-9a-fA-F]+U?", operand):
@@ -168,8 +273,16 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
         return [f"at = {target}", *(["yield 'back'"] if target <= at else []), "continue"]
     if kind == "ret":
         return ["return"]
-    if opcode == "bar.sync":
-        return ["yield 'barrier'"]
+    if opcode in ("bar.sync", "barrier.cluster.wait"):
+        return [f"yield '{'barrier' if kind == 'bar' else 'cluster'}'"]
+    if opcode == "barrier.cluster.arrive":
+        return ["pass"]
+    if kind in ("shfl", "vote", "mma") or opcode == "bar.warp.sync":
+        return _together(opcode, kind, modifiers, args, at)
+    if opcode == "cp.async.cg.shared.global":
+        return [f"copies.start(shared, {_address(args[0])}, memory, {_address(args[1])})"]
+    if kind == "cp" and modifiers[1] in ("commit_group", "wait_group"):
+        return ["copies.commit()" if modifiers[1] == "commit_group" else f"copies.wait({args[0]})"]
     if kind == "ld" and modifiers[0] == "param":
         index = re.search(r"param_(\d+)\]", args[1])
         assert index
@@ -182,12 +295,31 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
         return lines + [f"{name} = words[{2 * i}] | words[{2 * i + 1}] << 32" for i, name in enumerate(wanted)]
     if kind == "ld":
         wanted = [_name(part) for part in _vector(args[0])]
-        return [f"{', '.join(wanted)}, = memory.load({_address(args[1])}, {len(wanted)})"]
+        where, address = "memory", _address(args[1])
+        if modifiers[0] == "shared::cluster":
+            where, address = f"cluster[{address} >> {PEER_SHIFT}]", f"{address} & {(1 << PEER_SHIFT) - 1}"
+        elif modifiers[0] == "shared":
+            where = "shared"
+        return [f"{', '.join(wanted)}, = {where}.load({address}, {len(wanted)})"]
     if kind == "st":
         values = [_value(part) for part in _vector(args[1])]
-        return [f"memory.store({_address(args[0])}, [{', '.join(f'{v} & 0xFFFFFFFF' for v in values)}])"]
+        where = "shared" if modifiers[0] == "shared" else "memory"
+        return [f"{where}.store({_address(args[0])}, [{', '.join(f'{v} & 0xFFFFFFFF' for v in values)}])"]
     result, *sources = (_value(arg) for arg in args)
     return [f"{result} = {_expression(opcode, kind, modifiers, sources)}"]
+
+
+def _together(opcode: str, kind: str, modifiers: list[str], args: list[str], at: int) -> list[str]:
+    """What a thread says and is told where its warp does something together; all lanes are at the same statement."""
+    if kind == "mma":
+        values = [_value(part) for arg in args[1:] for part in _vector(arg)]
+        results = ", ".join(_name(part) for part in _vector(args[0]))
+        return [f"{results} = yield ('mma', {at}, ({', '.join(values)}))"]
+    if kind == "bar":
+        return [f"yield ('sync', {at}, ())"]
+    name = f"shfl.{modifiers[1]}" if kind == "shfl" else "vote"
+    values = [_value(arg) for arg in args[1 : 3 if kind == "shfl" else 2]]
+    return [f"{_name(args[0])} = yield ('{name}', {at}, ({', '.join(values)},))"]
 
 
 def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]) -> str:
@@ -197,9 +329,17 @@ def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]
         return f"rounded_bf16({sources[0]}) << 16 | rounded_bf16({sources[1]})"
     if modifiers[-1] == "pred":
         return "bool(" + SIMPLE[kind].format(*sources) + ")"
+    if kind == "mapa":
+        return f"{sources[1]} << {PEER_SHIFT} | {sources[0]}"
+    if opcode == "setp.num.f32":
+        return " and ".join(f"not math.isnan(float_of({source} & 0xFFFFFFFF))" for source in sources)
     type_ = modifiers[-1]
     bits = BITS[type_[1:]]
-    mask = (1 << bits) - 1
+    if opcode in ("abs.f32", "neg.f32"):
+        return f"{sources[0]} & 0x7FFFFFFF" if kind == "abs" else f"({sources[0]} ^ 0x80000000) & 0xFFFFFFFF"
+    if kind in ("popc", "bfind"):
+        return f"(({sources[0]}) & {mask_of(bits)}).{'bit_count()' if kind == 'popc' else 'bit_length() - 1'}"
+    mask = mask_of(bits)
 
     def typed(source: str) -> str:
         return f"signed({source} & {mask}, {bits})" if type_[0] == "s" else f"({source} & {mask})"
@@ -238,13 +378,25 @@ def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]
 class Launches:
     """The launches of one rank, one behind the other."""
 
-    def __init__(self, kernel: Kernel, grid: int, threads: int, parameters: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        grid: int,
+        threads: int,
+        parameters: Sequence[Sequence[int]],
+        *,
+        cluster: int = 1,
+        shared_bytes: int = 0,
+    ) -> None:
+        """:param grid: blocks, or clusters of ``cluster`` blocks along the second axis."""
         self._kernel, self._grid, self._threads = kernel, grid, threads
+        self._cluster, self._shared_bytes = cluster, shared_bytes
         self._parameters = parameters
         self.done = -1
-        self.live: list[tuple[int, Thread]] = []
-        self._waiting: dict[int, list[tuple[int, Thread]]] = {}
-        self._left: list[int] = []
+        self.live: list[tuple[tuple[int, int, int], Thread, Any]] = []
+        """Block, rank in its cluster and number; the thread; and what it is told."""
+        self._waiting: dict[Any, list[Any]] = {}
+        self._left: dict[Any, int] = {}
 
     def begin(self, memory: Memory) -> bool:
         """Start the next launch; false when there is none."""
@@ -252,31 +404,54 @@ class Launches:
         if self.done == len(self._parameters):
             return False
         values = self._parameters[self.done]
-        self.live = [
-            (block, self._kernel(memory, values, thread, block))
-            for block in range(self._grid)
-            for thread in range(self._threads)
-        ]
-        self._left = [self._threads] * self._grid
-        self._waiting = {block: [] for block in range(self._grid)}
+        self.live, self._waiting, self._left = [], {}, {}
+        for block in range(self._grid):
+            cluster = [Memory(self._shared_bytes) for _ in range(self._cluster)]
+            for peer in range(self._cluster):
+                for thread in range(self._threads):
+                    code = self._kernel(memory, values, thread, block, self._grid, cluster, peer)
+                    self.live.append(((block, peer, thread), code, None))
+            self._left[block] = self._cluster * self._threads
+            self._left |= {(block, peer): self._threads for peer in range(self._cluster)}
         return True
 
     def step(self, chance: random.Random) -> None:
-        """Run one thread up to its next jump back, barrier or end."""
+        """Run one thread up to its next jump back, barrier or end, or to what its warp does together."""
         i = chance.randrange(len(self.live))
-        block, thread = self.live[i]
-        came = next(thread, "end")
+        number, thread, told = self.live[i]
+        block, peer, _ = number
+        try:
+            came = thread.send(told)
+        except StopIteration:
+            came = "end"
         if came == "back":
+            self.live[i] = (number, thread, None)
             return
         self.live[i] = self.live[-1]
         self.live.pop()
-        if came == "barrier":
-            self._waiting[block].append((block, thread))
-        else:
+        if came == "end":
             self._left[block] -= 1
-        if len(self._waiting[block]) == self._left[block]:
-            self.live += self._waiting[block]
-            self._waiting[block] = []
+            self._left[block, peer] -= 1
+        elif came in ("barrier", "cluster"):
+            self._waiting.setdefault(block if came == "cluster" else (block, peer), []).append((number, thread))
+        else:
+            self._meet(number, thread, came)
+            return
+        for place in (block, (block, peer)):
+            if self._waiting.get(place) and len(self._waiting[place]) == self._left[place]:
+                self.live += [(*each, None) for each in self._waiting.pop(place)]
+
+    def _meet(self, number: tuple[int, int, int], thread: Thread, came: tuple[str, int, tuple[int, ...]]) -> None:
+        """What a warp does together happens when its last lane has come."""
+        block, peer, index = number
+        place = ("warp", block, peer, index // WARP)
+        waiting = self._waiting.setdefault(place, [])
+        waiting.append((number, thread, came))
+        assert {said[:2] for _, _, said in waiting} == {came[:2]}, "lanes of a warp do different things together"
+        if len(waiting) == WARP:
+            lanes = sorted(self._waiting.pop(place), key=lambda each: each[0])
+            results = TOGETHER[came[0]]([said[2] for _, _, said in lanes])
+            self.live += [(number, thread, told) for (number, thread, _), told in zip(lanes, results, strict=True)]
 
 
 def run(memory: Memory, ranks: Sequence[Launches], chance: random.Random, most_steps: int) -> None:

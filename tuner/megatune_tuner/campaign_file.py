@@ -92,6 +92,8 @@ class Shape(BaseModel):
     dtype: str = "bf16"
     world: Positive = 1
     """Ranks that work on it together."""
+    tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    """Absent: those of the campaign."""
 
     @property
     def dims(self) -> dict[str, int]:
@@ -205,7 +207,7 @@ class Campaign(_Table):
     tokens: Annotated[tuple[Positive, ...], Field(min_length=1)]
     operators: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Which operators to derive from the model; absent: every registered one that the runner can measure, except for
-    chains, which use the kernels of others."""
+    chains, which use the kernels of others, and adapters, which tune those of another runtime."""
     model: ModelTable | None = None
     shapes: tuple[Shape, ...] = ()
     variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
@@ -277,7 +279,8 @@ class Campaign(_Table):
                 figures = model(self.model.name)
             except MegatuneError as error:
                 raise self.fault("model.name", error) from error
-            for name in self.operators or sorted(name for name, each in operators().items() if not each.uses):
+            alone = sorted(name for name, each in operators().items() if not each.uses and not each.adapts)
+            for name in self.operators or alone:
                 chosen = self._operator(name, "operators")
                 for parallel in self.model.parallels:
                     try:
@@ -291,7 +294,7 @@ class Campaign(_Table):
             chosen = self._operator(shape.operator, f"shapes[{index}].operator")
             if self.operators is not None and shape.operator not in self.operators:
                 raise self.fault(f"shapes[{index}].operator", f"{shape.operator} is not among operators")
-            for tokens in self.tokens:
+            for tokens in shape.tokens or self.tokens:
                 try:
                     found[chosen.workload(shape.dims, tokens, shape.dtype, shape.world)] = None
                 except MegatuneError as error:
@@ -302,15 +305,18 @@ class Campaign(_Table):
         return tuple(found)
 
     def _fit(self, derived: Sequence[Workload]) -> list[Workload]:
-        """Those of a model's workloads that the runner can measure; all of them where the operators are named."""
+        """Those of a model's workloads that the runner can measure.
+
+        :raises MegatuneError: where the operators are named and it can measure none of one.
+        """
         unfit = {workload: self.runner.unfit(workload.operator, workload.world) for workload in derived}
-        if self.operators is None:
-            # A recording is of one world: a replay of a group's names the operators.
-            alone = self.runner.kind == "replay"
-            return [workload for workload in derived if not unfit[workload] and not (alone and workload.world > 1)]
-        for why in filter(None, unfit.values()):
-            raise self.fault("operators", why)
-        return list(derived)
+        # A recording is of one world: a replay of a group's names the operators.
+        alone = self.operators is None and self.runner.kind == "replay"
+        fit = [workload for workload in derived if not unfit[workload] and not (alone and workload.world > 1)]
+        if self.operators is not None and not fit:
+            for why in filter(None, unfit.values()):
+                raise self.fault("operators", why)
+        return fit
 
     def _check_worlds(self, found: Mapping[Workload, None]) -> None:
         if not found:
@@ -505,7 +511,7 @@ def _wrong(key: str, findings: Sequence[ErrorDetails]) -> str:
         what += _near(str(first["input"]), _choices(first))
     elif first["type"] == "model_type" and isinstance(first["input"], list):
         what += f"; write [{key}]"
-    elif first["loc"][0] == "shapes" and len(first["loc"]) == 3:
+    elif first["loc"][0] == "shapes" and len(first["loc"]) == 3 and first["loc"][-1] not in Shape.model_fields:
         # Any key of a shape may be a dim, also one that was to be another.
         what += _near(str(first["loc"][-1]), Shape.model_fields)
     return what

@@ -56,6 +56,7 @@ class VllmSkinnyGemm(Operator):
     name = "vllm-skinny-gemm"
     variants = (SKINNY,)
     baselines = (CUBLAS, SHIPPED)
+    adapts = modules.DISTRIBUTION
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
         shapes = dict.fromkeys((shape.n, shape.k) for shape in projection_shapes(model, parallel))
