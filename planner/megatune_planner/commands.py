@@ -94,11 +94,20 @@ def plan(
     accept: Annotated[
         list[str] | None, typer.Option(help="Serve where this is switched on too, e.g. lora; by default nothing is.")
     ] = None,
+    context_errors: Annotated[
+        Path | None,
+        typer.Option(
+            dir_okay=False,
+            metavar="FILE",
+            help="Errors that were measured at lengths of context, as TOML: stock serves longer contexts.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(dir_okay=False, help="File for the plan; by default NAME.json.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a plan from the measurements, keep it as a draft, and write it as JSON."""
     from megatune_db.session import open_database
+    from megatune_planner.context_errors import read_context_errors
     from megatune_planner.drafting import draft_plan
     from megatune_planner.drafting import keep_draft
     from megatune_planner.exporters.base import write
@@ -107,6 +116,7 @@ def plan(
 
     path = Path(f"{_file_name(name)}.json") if out is None else out
     options = Options(min_gain=min_gain, config_cost_us=config_cost_us, traffic=_traffic(traffic))
+    errors = None if context_errors is None else read_context_errors(context_errors)
     with open_database(db, create=False) as database, database.session() as session:
         replaced = _named(parent, session)
         made = draft_plan(
@@ -121,6 +131,7 @@ def plan(
             model=model,
             features=accept or (),
             parent=replaced.digest if replaced else None,
+            context_errors=errors,
         )
         # The file comes first: a plan that could not be written is not kept either.
         write({path.name: made.to_json()}, path.parent)

@@ -15,6 +15,7 @@ from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.models import model as catalogue_model
 from megatune_kernels.operator import operator
 from megatune_kernels.operator import operators
+from megatune_planner.context_errors import ContextErrors
 from megatune_planner.exporters.base import expressible
 from megatune_planner.plan import Plan
 from megatune_planner.planning import EVIDENCE
@@ -22,6 +23,7 @@ from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 from megatune_planner.preferred import defaults_on
 from megatune_planner.preferred import incumbents_of
+from megatune_planner.repeating import repeatability_of
 
 
 def draft_plan(
@@ -37,6 +39,7 @@ def draft_plan(
     model: str | None = None,
     features: Sequence[str] = (),
     parent: str | None = None,
+    context_errors: ContextErrors | None = None,
 ) -> Plan:
     """The plan that the measurements support, with the registered operators' baselines. Nothing is stored.
 
@@ -47,12 +50,13 @@ def draft_plan(
     :param model: a name of the catalogue: the one model to serve; without it every model that has the shapes.
     :param features: what may be switched on where the plan serves, by the names of ``features.py``.
     :param parent: digest of the plan that this one replaces.
+    :param context_errors: measured at lengths of context, of the configs that serve.
     :raises MegatuneError: for an unknown target or operator, or when there are several targets.
     :raises NothingMeasured: when there is nothing to plan from, or nothing beats its baseline.
     """
     chosen = [operator(each) for each in only_operators] or list(operators().values())
     found = find_target(session, target)
-    return make_plan(
+    made = make_plan(
         session,
         name=name,
         target=found.digest,
@@ -65,7 +69,12 @@ def draft_plan(
         model=catalogue_model(model).name if model else None,
         features=features,
         parent=parent,
+        context_errors=context_errors,
     )
+    repeatability = repeatability_of(made, queries.repeats(session, target=found.digest))
+    if repeatability is None:
+        return made
+    return Plan.of(made.content.model_copy(update={"repeatability": repeatability}))
 
 
 def keep_draft(session: Session, plan: Plan) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from megatune_planner.context_errors import ContextErrors
+from megatune_planner.context_errors import context_rules
 from megatune_planner.plan import Band
 from megatune_planner.plan import OperatorPlan
 from megatune_planner.plan import PlanTarget
@@ -24,8 +25,15 @@ from megatune_planner.rules import StockWon
 from megatune_planner.rules import WorkspaceTooSmall
 
 
-def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tuple[Rule, ...]:
-    """The rules of a plan: what it does not hold for, where stock won, what its bands cover, and stock for the rest."""
+def fallback_rules(
+    target: PlanTarget, operators: Sequence[OperatorPlan], errors: ContextErrors | None = None
+) -> tuple[Rule, ...]:
+    """The rules of a plan: what it does not hold for, where stock won, what its bands cover, and stock for the rest.
+
+    :param errors: measured at lengths of context.
+    :raises MegatuneError: for errors that are not those of what serves.
+    """
+    contexts = {} if errors is None else context_rules(errors, target.digest, operators)
     shapes = [(operator.name, shape) for operator in operators for shape in operator.shapes]
     return (
         OtherHardware(
@@ -43,54 +51,10 @@ def fallback_rules(target: PlanTarget, operators: Sequence[OperatorPlan]) -> tup
             reason="a limit in tokens does not carry over to another shape, dtype, world or routing",
         ),
         *_of_groups(target, [shape for _, shape in shapes]),
-        *(rule for name, shape in shapes for rule in _of_shape(name, shape)),
+        *(rule for name, shape in shapes for rule in _of_shape(name, shape, contexts.get((name, *shape.key)))),
         Covered(reason="measured, or predicted between two measured numbers of tokens"),
         Otherwise(reason="whatever no rule names was not measured"),
     )
-
-
-@dataclass(frozen=True)
-class ErrorPoint:
-    """The error of an operator's result at one length of context."""
-
-    context_tokens: int
-    error: float
-    """In the unit that the caller names."""
-    evidence: int
-    """Id of the measurement."""
-
-
-def context_rule(
-    operator: str, shape: ShapePlan, points: Sequence[ErrorPoint], *, limit: float, unit: str
-) -> ContextTooLong | None:
-    """Stock beyond the longest context up to which every measured error is within the limit; None where all are.
-
-    What lies between the last good and the first bad length was not measured, and is stock.
-
-    :param unit: of the errors and of the limit, e.g. ``largest relative error``.
-    :raises ValueError: when nothing was measured.
-    """
-    if not points:
-        raise ValueError("no error was measured at any context")
-    good: list[ErrorPoint] = []
-    for point in sorted(points, key=lambda each: each.context_tokens):
-        if not point.error <= limit:
-            above = good[-1].context_tokens if good else 0
-            return ContextTooLong(
-                operator=operator,
-                shape=shape.shape,
-                dtype=shape.dtype,
-                world=shape.world,
-                routing=shape.routing,
-                above=above,
-                error_unit=unit,
-                error_limit=limit,
-                error=point.error,
-                reason=f"{unit} {point.error:.3g} at {point.context_tokens} tokens of context, {limit:.3g} may serve",
-                evidence=tuple(sorted({each.evidence for each in (*good[-1:], point)})),
-            )
-        good.append(point)
-    return None
 
 
 def _of_groups(target: PlanTarget, shapes: Sequence[ShapePlan]) -> Iterator[Rule]:
@@ -103,7 +67,7 @@ def _of_groups(target: PlanTarget, shapes: Sequence[ShapePlan]) -> Iterator[Rule
         )
 
 
-def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
+def _of_shape(operator: str, shape: ShapePlan, context: ContextTooLong | None) -> Iterator[Rule]:
     where = {
         "operator": operator,
         "shape": shape.shape,
@@ -141,6 +105,8 @@ def _of_shape(operator: str, shape: ShapePlan) -> Iterator[Rule]:
                     "evidence": _evidence([band], ends=False),
                 }
             )
+    if context is not None:
+        yield context
 
 
 def _evidence(bands: Sequence[Band], *, ends: bool) -> tuple[int, ...]:

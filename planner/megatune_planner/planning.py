@@ -24,6 +24,7 @@ from megatune_kernels.space import Config
 from megatune_planner.bands import Segment
 from megatune_planner.bands import Standing
 from megatune_planner.bands import find_bands
+from megatune_planner.context_errors import ContextErrors
 from megatune_planner.crossovers import crossovers
 from megatune_planner.curves import best_of_each
 from megatune_planner.curves import curves
@@ -99,6 +100,7 @@ def make_plan(
     model: str | None = None,
     features: Sequence[str] = (),
     parent: str | None = None,
+    context_errors: ContextErrors | None = None,
 ) -> Plan:
     """The plan that the measurements of one target in one regime support.
 
@@ -110,7 +112,9 @@ def make_plan(
     :param model: name of the one model that the plan is to serve; without it every model with its shapes.
     :param features: what may be switched on where the plan serves, by the names of ``features.py``.
     :param parent: digest of the plan that this one replaces.
-    :raises MegatuneError: for an unknown target, an empty name or provenances that are no evidence.
+    :param context_errors: measured at lengths of context, of the configs that serve.
+    :raises MegatuneError: for an unknown target, an empty name, provenances that are no evidence, and errors at lengths
+        of context that are not of what serves.
     :raises NothingMeasured: when no workload has a baseline and a config, or nothing beats its baseline.
     """
     options = options or Options()
@@ -163,7 +167,7 @@ def make_plan(
             ),
             operators=plans,
             inputs=INPUTS,
-            fallback=fallback_rules(plan_target, plans),
+            fallback=fallback_rules(plan_target, plans, context_errors),
             coverage=_coverage(plans),
         )
     )

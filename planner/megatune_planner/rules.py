@@ -7,6 +7,7 @@ says of each what it is, whether all ranks share it, and when it is fixed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 from typing import ClassVar
 from typing import Literal
@@ -178,6 +179,35 @@ class StockWon(_ShapeRule):
         return self
 
 
+class ContextError(Part):
+    """The error of a result at one length of context."""
+
+    config: str
+    """Digest of the config that served."""
+    context_tokens: Annotated[int, Field(ge=1)]
+    """Length of the context."""
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    """In the unit of the rule."""
+
+
+def longest_context(points: Sequence[ContextError], limit: float) -> tuple[int, ContextError | None]:
+    """The longest measured context, 0 for none, up to which every error of every config is within the limit.
+
+    :returns: it, and the first error beyond the limit; None where none is.
+    """
+    found: list[tuple[int, ContextError | None]] = []
+    for config in dict.fromkeys(point.config for point in points):
+        good = 0
+        over = None
+        for point in sorted((p for p in points if p.config == config), key=lambda p: p.context_tokens):
+            if point.error > limit:
+                over = point
+                break
+            good = point.context_tokens
+        found.append((good, over))
+    return min(found, key=lambda each: (each[0], each[1] is None))
+
+
 class ContextTooLong(_ShapeRule):
     """The context is longer than any at which the measured error stayed within its limit.
 
@@ -193,13 +223,26 @@ class ContextTooLong(_ShapeRule):
     unit: Literal["tokens"] = "tokens"
     """Of ``above``."""
     above: Annotated[int, Field(ge=0)]
-    """Contexts longer than this, the longest up to which every measured error was within the limit."""
+    """Contexts longer than this, the longest up to which every measured error of every config was within the limit."""
     error_unit: Annotated[str, Field(min_length=1)]
     """What the error is, e.g. ``largest relative error``."""
     error_limit: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     """The largest error that may serve."""
-    error: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    """The first measured one that is larger."""
+    error: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None
+    """The first measured one that is larger; None where all are within it, and longer contexts were not measured."""
+    source: Annotated[str, Field(min_length=1)]
+    """Where the errors come from, in the words of whoever measured them."""
+    provenance: Literal["imported"] = "imported"
+    """Of the errors: no campaign measured them."""
+    points: Annotated[tuple[ContextError, ...], Field(min_length=1)]
+    """What the rule follows from: every config that serves, at each length that was measured."""
+
+    @model_validator(mode="after")
+    def _follows(self) -> Self:
+        above, over = longest_context(self.points, self.error_limit)
+        if (self.above, self.error) != (above, None if over is None else over.error):
+            raise ValueError(f"{self.when}: by the measured errors it begins above {above} tokens, not {self.above}")
+        return self
 
 
 class Covered(_Rule):

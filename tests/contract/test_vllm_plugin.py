@@ -38,12 +38,12 @@ from reduction_examples import reduction_cases
 from reduction_examples import wins
 
 from megatune_kernels.operator import Workload
+from megatune_planner.context_errors import ContextErrors
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.vllm_table_schema import Table as GemmTable
-from megatune_planner.plan import Content
+from megatune_planner.fallback import fallback_rules
 from megatune_planner.plan import Plan
-from megatune_planner.rules import ContextTooLong
 from megatune_planner.signing import sign
 from tests.contract.runtime_wheels import unpack
 from tests.contract.runtime_wheels import wheel
@@ -252,27 +252,27 @@ def test_steps_are_stock_where_contexts_may_be_too_long(
     vllm: Path, decode_plan: Plan, tmp_path: Path, admitted: int, stock: bool
 ) -> None:
     """What a graph is captured with says nothing of the contexts that it is replayed with: the longest decides."""
-    content = json.loads(decode_plan.content.model_dump_json())
-    rule = {
-        "when": "context_too_long",
-        "inputs": list(ContextTooLong.READS),
-        "then": "stock",
-        "reason": "the error grows with the context",
-        "evidence": [],
-        "operator": "reduction",
-        "shape": "width=7168",
-        "dtype": "bf16",
-        "world": 8,
-        "routing": "none",
-        "unit": "tokens",
-        "above": 4096,
-        "error_unit": "largest relative error",
-        "error_limit": 0.01,
-        "error": 0.02,
-    }
-    covered = next(index for index, each in enumerate(content["fallback"]) if each["when"] == "covered")
-    content["fallback"].insert(covered, rule)
-    plan = Plan.of(Content.model_validate_json(json.dumps(content)))
+    (shape, *_) = (
+        each for each in decode_plan.operator("reduction").shapes if each.key[:3] == ("width=7168", "bf16", 8)
+    )
+    entry = {"operator": "reduction", "shape": "width=7168", "world": 8, "revision": shape.revision}
+    errors = ContextErrors.model_validate(
+        {
+            "unit": "largest relative error",
+            "limit": 0.01,
+            "source": "a test",
+            "target": decode_plan.content.target.digest,
+            "errors": [
+                {**entry, "config": band.decision.config, "context_tokens": length, "error": error}
+                for band in shape.bands
+                if band.decision.kind == "config"
+                for length, error in ((4096, 0.001), (8192, 0.02))
+            ],
+        }
+    )
+    operators = decode_plan.content.operators
+    fallback = fallback_rules(decode_plan.content.target, operators, errors)
+    plan = Plan.of(decode_plan.content.model_copy(update={"fallback": fallback}))
     change = _set("config", "model_config", "max_model_len", to=admitted)
     answer = serve(vllm, installed(plan, tmp_path / "site"), plan, change=change)
     assert answer["steps"] == ([] if stock else list(range(1, 48)))

@@ -21,14 +21,11 @@ from plan_examples import TARGET
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_planner import reader as reader_module
-from megatune_planner.fallback import ErrorPoint
-from megatune_planner.fallback import context_rule
 from megatune_planner.inputs import INPUTS
 from megatune_planner.plan import Plan
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import Reader
 from megatune_planner.reader import load
-from megatune_planner.rules import ContextTooLong
 from megatune_planner.rules import Rule
 
 SHAPES = ("k=7168,n=1536", "k=1536,n=2304")
@@ -61,8 +58,19 @@ def tokens_rule(lo: int, hi: int, shape: str = SHAPES[0]) -> dict[str, Any]:
 
 
 def context(above: int, shape: str = SHAPES[0]) -> dict[str, Any]:
-    error = {"error_unit": "largest relative error", "error_limit": 0.01, "error": 0.02}
-    return rule("context_too_long", shape, unit="tokens", above=above, **error)
+    lengths = [*([(above, 0.001)] if above else []), (above + 1000, 0.02)]
+    points = [{"config": "a config", "context_tokens": length, "error": error} for length, error in lengths]
+    limit = {"error_unit": "largest relative error", "error_limit": 0.01, "error": 0.02}
+    return rule(
+        "context_too_long",
+        shape,
+        unit="tokens",
+        above=above,
+        **limit,
+        source="a test",
+        provenance="imported",
+        points=points,
+    )
 
 
 # What a plan's rules say, evaluated one after the other as the schema describes them.
@@ -399,23 +407,3 @@ def test_at_capture_the_longest_context_that_is_admitted_decides(plan: Plan) -> 
     for longest, serves in ((None, False), (4096, True), (4097, False)):
         reader = load(signed(content), target=HERE, deployment=deployment | {"max_context_tokens": longest})
         assert (reader.select("projection", SHAPES[0], 4) is not None) is serves
-
-
-def test_the_context_rule_follows_from_measured_errors(plan: Plan) -> None:
-    shape = plan.operator("projection").shapes[0]
-    errors = [(1024, 0.001), (65536, 0.03), (4096, 0.002), (16384, 0.011), (32768, 0.001)]
-    points = [ErrorPoint(length, error, evidence) for evidence, (length, error) in enumerate(errors, 1)]
-    found = context_rule("projection", shape, points, limit=0.01, unit="largest relative error")
-    assert isinstance(found, ContextTooLong)
-    # What is better again beyond the first that is too large was measured past a failure, and does not count.
-    assert (found.above, found.error, found.error_limit, found.evidence) == (4096, 0.011, 0.01, (3, 4))
-    assert "0.011 at 16384 tokens of context, 0.01 may serve" in found.reason
-    assert context_rule("projection", shape, points, limit=0.05, unit="u") is None
-    nowhere = context_rule("projection", shape, points, limit=0.0001, unit="u")
-    assert nowhere is not None
-    assert nowhere.above == 0
-    with pytest.raises(ValueError, match="no error was measured"):
-        context_rule("projection", shape, [], limit=1, unit="u")
-    content = content_of(plan)
-    content["fallback"].insert(4, json.loads(found.model_dump_json()))
-    assert Plan.from_json(signed(content)).content.fallback[4] == found
