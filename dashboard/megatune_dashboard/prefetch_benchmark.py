@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import geometric_mean
 
+from megatune_dashboard.bests import Best
+from megatune_dashboard.bests import bests
+from megatune_dashboard.bests import recordings_of
 from megatune_dashboard.plans import plan_of
 from megatune_db.records import Provenance
 from megatune_kernels.errors import NothingMeasured
@@ -22,8 +24,6 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_tuner.recordings import Recording
-from megatune_tuner.recordings import read_recording
-from megatune_tuner.recordings import shipped_recordings
 
 OPERATOR = "prefetch"
 NONE = "none"
@@ -43,19 +43,6 @@ GAINS: dict[str, Callable[[Config], bool]] = {
 }
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best config of a chain against its baseline, in µs: among its latest finalists."""
-
-    workload: Workload
-    tuned_us: float
-    baseline_us: float
-
-    @property
-    def speedup(self) -> float:
-        return self.baseline_us / self.tuned_us
-
-
 def cells() -> dict[Workload, int]:
     """The chains that the goal is about, with the ranks that have them; some are the same at both."""
     return {
@@ -65,33 +52,16 @@ def cells() -> dict[Workload, int]:
     }
 
 
-def bests(recording: Recording) -> dict[Workload, Best]:
-    """The best of every chain that was measured among finalists, its baseline beside it."""
-    found = {}
-    for workload in recording.workloads:
-        if workload.operator != OPERATOR:
-            continue
-        for session in recording.finals(workload):
-            times = {config: one.median_us for config, one in session.items() if one.median_us is not None}
-            tuned = [us for config, us in times.items() if config.variant != NONE]
-            stock = [us for config, us in times.items() if config.variant == NONE]
-            if tuned and stock:
-                # Times of two sessions are not compared: the latest speaks for the cell.
-                found[workload] = Best(workload, min(tuned), min(stock))
-    return found
-
-
 def figures() -> list[Figure]:
     """Over all shipped recordings of chains; a figure without a value says why."""
-    recordings = [read_recording(path) for path in shipped_recordings().values()]
-    recordings = [one for one in recordings if any(workload.operator == OPERATOR for workload in one.workloads)]
+    recordings = recordings_of(OPERATOR)
     if not recordings:
         how = "no recording of prefetch is shipped with this installation"
         return [_speedup({}, how), _slowest(None, how), *_gains(None, how)]
     made = []
     for recording in recordings:
         where = f"recording {recording.name}, {recording.about.target}"
-        made += [_speedup(bests(recording), where), _slowest(recording, where), *_gains(recording, where)]
+        made += [_speedup(bests(recording, OPERATOR), where), _slowest(recording, where), *_gains(recording, where)]
     return made
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib.resources import files
 from statistics import geometric_mean
 
+from megatune_dashboard.bests import Best
+from megatune_dashboard.bests import bests
+from megatune_dashboard.bests import recordings_of
 from megatune_dashboard.plans import plan_of
 from megatune_kernels.figures import Benchmark
 from megatune_kernels.figures import Figure
@@ -19,8 +21,6 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_planner.plan import Plan
 from megatune_tuner.recordings import Recording
-from megatune_tuner.recordings import read_recording
-from megatune_tuner.recordings import shipped_recordings
 
 OPERATOR = "projection"
 MOST_TOKENS = 16
@@ -32,54 +32,16 @@ BANDWIDTH_GOAL = 0.95
 VLLM_FIGURES = "vllm-0.33.0-h200.json"
 
 
-@dataclass(frozen=True)
-class Best:
-    """The best config of a cell against its baseline, in µs: among its finalists where it has some."""
-
-    workload: Workload
-    tuned_us: float
-    baseline_us: float
-
-    @property
-    def speedup(self) -> float:
-        return self.baseline_us / self.tuned_us
-
-
-def bests(recording: Recording) -> dict[Workload, Best]:
-    """The best of every cell of the operator that has a baseline and a config that works."""
-    found = {}
-    for workload in recording.workloads:
-        if workload.operator != OPERATOR:
-            continue
-        finals = [session for session in recording.finals(workload) if session]
-        times = [
-            {config: one.median_us for config, one in session.items() if one.median_us is not None}
-            for session in finals
-        ] or [recording.times_us(workload)]
-        baselines = operator(OPERATOR).baselines
-        pairs = []
-        for session in times:
-            tuned = [us for config, us in session.items() if config.variant not in baselines]
-            stock = [us for config, us in session.items() if config.variant in baselines]
-            if tuned and stock:
-                pairs.append(Best(workload, min(tuned), min(stock)))
-        if pairs:
-            # Times of two sessions are not compared: the latest speaks for the cell, as it knows the most configs.
-            found[workload] = pairs[-1]
-    return found
-
-
 def figures() -> list[Figure]:
     """Over all shipped recordings; a figure without a value says why."""
-    recordings = [read_recording(path) for path in shipped_recordings().values()]
-    recordings = [one for one in recordings if any(w.operator == OPERATOR for w in one.workloads)]
+    recordings = recordings_of(OPERATOR)
     if not recordings:
         how = "no recording of projections is shipped with this installation"
         names = ("speedup over cuBLAS", "slowest band against cuBLAS", "speedup over vLLM 0.33.0")
         return [Figure(name, None, "", "", None, "replayed", how) for name in (*names, "large weights")]
     made = []
     for recording in recordings:
-        cells = bests(recording)
+        cells = bests(recording, OPERATOR)
         where = f"recording {recording.name}, {recording.about.target}"
         made += [
             _against_cublas(cells.values(), where),

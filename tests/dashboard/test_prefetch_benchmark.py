@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from plan_examples import REGIME
-from plan_examples import TARGET
-from plan_examples import Case
-from plan_examples import fill
+from made_up_recording import recorded
 from prefetch_examples import NONE
 from prefetch_examples import cell
 from prefetch_examples import chain
@@ -18,7 +14,7 @@ from prefetch_examples import plain
 from prefetch_examples import prefetch
 from prefetch_examples import valley
 
-from megatune_dashboard import prefetch_benchmark
+from megatune_dashboard import bests
 from megatune_dashboard.plans import depth_curves_of
 from megatune_dashboard.prefetch_benchmark import GAINS
 from megatune_dashboard.prefetch_benchmark import PREFETCH
@@ -26,13 +22,9 @@ from megatune_dashboard.prefetch_benchmark import SLOWEST
 from megatune_dashboard.prefetch_benchmark import SPEEDUP
 from megatune_dashboard.prefetch_benchmark import cells
 from megatune_dashboard.prefetch_benchmark import figures
-from megatune_db import queries
-from megatune_db.session import open_database
 from megatune_kernels.figures import Figure
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
-from megatune_tuner.recording_file import About
-from megatune_tuner.recording_file import write_recording
 from megatune_tuner.recordings import read_recording
 from megatune_tuner.recordings import shipped_recordings
 
@@ -46,21 +38,11 @@ TIMES = {
 }
 
 
-def recorded(directory: Path, cases: Sequence[Case]) -> Path:
-    path = directory / "made-up.parquet"
-    about = About(TARGET, REGIME, version="0", campaign="", sampling="made up")
-    with open_database(directory / "made-up.db") as database, database.session() as session:
-        fill(session, cases)
-        session.flush()
-        write_recording(path, queries.export_rows(session, target=TARGET.digest, regime=REGIME), about)
-    return path
-
-
 @pytest.fixture
 def shipped(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """What is shipped, to fill."""
     found: dict[str, Path] = {}
-    monkeypatch.setattr(prefetch_benchmark, "shipped_recordings", lambda: found)
+    monkeypatch.setattr(bests, "shipped_recordings", lambda: found)
     return found
 
 

@@ -1,0 +1,77 @@
+"""What ``megatune bench router`` makes of recordings: of none, as long as none is shipped, and of made-up ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from made_up_recording import recorded
+from plan_examples import Case
+
+from megatune_dashboard import bests
+from megatune_dashboard.router_benchmark import LEAST
+from megatune_dashboard.router_benchmark import MEAN
+from megatune_dashboard.router_benchmark import ROUTER
+from megatune_dashboard.router_benchmark import SPLIT
+from megatune_dashboard.router_benchmark import figures
+from megatune_db.records import Stage
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.target import architecture
+
+DIMS = {"experts": 896, "k": 7168, "latent": 448, "top": 16}
+
+
+@pytest.fixture
+def shipped(monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """What is shipped, to fill."""
+    found: dict[str, Path] = {}
+    monkeypatch.setattr(bests, "shipped_recordings", lambda: found)
+    return found
+
+
+def cell(tokens: int, world: int = 1, **times: float) -> list[Case]:
+    """Finalists of a cell, by variant."""
+    tuned = operator("router_front")
+    workload = tuned.workload(DIMS, tokens, world=world)
+    configs = {config.variant: config for config in tuned.space(workload, architecture("sm_90a")).defaults()}
+    configs["torch"] = Config.of("torch", {})
+    return [
+        Case(workload, configs[variant], us, Stage.FINAL, f"final {tokens} {world}") for variant, us in times.items()
+    ]
+
+
+def test_without_a_recording_every_figure_says_so(shipped: dict[str, Path]) -> None:
+    assert [(each.value, each.met) for each in figures()] == [(None, None)] * 3
+    assert {each.how for each in figures()} == {"no recording of router_front is shipped with this installation"}
+    assert len(ROUTER.report()["figures"]) == 3
+
+
+def test_the_goal_is_about_the_slowest_cell_of_few_tokens(shipped: dict[str, Path], tmp_path: Path) -> None:
+    shipped["made-up"] = recorded(
+        tmp_path,
+        [
+            *cell(1, redundant=5.0, torch=20.0),
+            *cell(8, redundant=6.0, torch=19.2),
+            *cell(64, redundant=9.0, torch=18.0),
+        ],
+    )
+    least, mean, split = figures()
+    assert (least.figure, least.met) == (LEAST, True)
+    assert least.value == pytest.approx(3.2)
+    assert "2 cells, 1 to 8 tokens" in least.how
+    assert "tokens=8" in least.how
+    assert mean.figure == MEAN
+    assert mean.value == pytest.approx((4.0 * 3.2 * 2.0) ** (1 / 3))
+    assert (split.figure, split.value) == (SPLIT, None)
+
+
+def test_what_sharing_the_rows_saves_is_a_matter_of_groups(shipped: dict[str, Path], tmp_path: Path) -> None:
+    shipped["made-up"] = recorded(
+        tmp_path, [*cell(1, 8, redundant=6.0, split=5.0, torch=17.4), *cell(1, redundant=6.0)]
+    )
+    least, _, split = figures()
+    assert split.value == pytest.approx(1.2)
+    assert least.met is True
+    shipped["made-up"] = recorded(tmp_path, cell(2, redundant=6.0, torch=17.4))
+    assert figures()[0].met is False
