@@ -9,7 +9,6 @@ import os
 import re
 from dataclasses import dataclass
 from dataclasses import field
-from functools import cached_property
 from pathlib import Path
 from urllib.parse import parse_qsl
 from urllib.parse import urlencode
@@ -45,7 +44,7 @@ class Location:
         """Whether it is SQLite's."""
         return not _SCHEME.match(self.given) or _scheme(self.given) in _SQLITE
 
-    @cached_property
+    @property
     def path(self) -> Path:
         """The file, absolute and without links; for SQLite alone."""
         return sqlite_path(self.given)
