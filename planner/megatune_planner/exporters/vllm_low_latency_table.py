@@ -1,4 +1,9 @@
-"""The values of vLLM's stock low-latency GEMM table, from what was measured of projections."""
+"""The values of vLLM's stock low-latency GEMM table, from what was measured of vLLM's own kernel, or of projections.
+
+The operator ``vllm-skinny-gemm`` tunes the very kernel that the table is for, beside what the table ships: its configs
+are taken as they are, where they are faster than that. ``projection`` has kernels of Megatune's own; of those configs
+that have a counterpart the tile shape is taken over.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +21,8 @@ from megatune_planner.exporters import vllm_table_markdown
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.installed import Fields
+from megatune_planner.exporters.installed import Names
+from megatune_planner.exporters.installed import Takes
 from megatune_planner.exporters.vllm_table_schema import MAX_TOKENS
 from megatune_planner.exporters.vllm_table_schema import MIN_GAIN
 from megatune_planner.exporters.vllm_table_schema import Entry
@@ -35,6 +42,11 @@ from megatune_planner.plan import ShapePlan
 JSON_FILE = "vllm_low_latency_table.json"
 MARKDOWN_FILE = "vllm_low_latency_table.md"
 
+ADAPTER = "vllm-skinny-gemm"
+ADAPTED = "skinny"
+"""Its variant."""
+SHIPPED = "shipped"
+"""Its baseline: what the table has today."""
 OPERATOR = "projection"
 VARIANT = "simt"
 BASELINE = "cublas"
@@ -47,12 +59,30 @@ TABLES = {
 
 _PARAMS = ("block", "rows", "k_unroll", "vector", "split_k", "static_k")
 """Of a simt config, what the table has to know."""
+_FIELDS = ("block_size", "outputs_per_block", "k_unroll", "vector_width", "static_k")
+"""Of a config of vLLM's kernel."""
+
+KERNEL_FILE = "vllm/model_executor/kernels/linear/cute_dsl/_skinny_gemm.py"
+KERNEL = {
+    "CuteSkinnyGemm.__init__": Takes(
+        (
+            *("self", "element_type", "num_rows", "block_size", "outputs_per_block", "vector_width", "k_unroll"),
+            *("has_residual", "use_pdl", "static_k"),
+        )
+    )
+}
+"""What the figures of the adapter rest on."""
 
 NOTES = (
     "Latencies were measured on Megatune's own kernel of the same tile shape, not on vLLM's: compare the table with "
     "the one it replaces on the runtime itself before it serves.",
     "Entries were compared with cuBLAS alone: the runtime's own entries, dsv3_fused_a among them, were not measured.",
     "vLLM decides by platform whether a launch is programmatic; params.pdl says what was measured.",
+)
+"""Of shapes of ``projection``."""
+ADAPTER_NOTES = (
+    "Latencies of shapes of vllm-skinny-gemm are of vLLM's own kernel, compiled and launched as vLLM does, and entries "
+    "are faster than what its table has there, where that is this kernel or cuBLAS.",
 )
 
 
@@ -78,6 +108,10 @@ class VllmLowLatencyTable(Exporter):
             return False
         return not unmappable(config.variant, config.params, workload.tokens, workload["n"], workload["k"])
 
+    def needs(self, plan: Plan) -> Names:
+        adapts = any(operator.name == ADAPTER for operator in plan.content.operators)
+        return {**self.relies_on, KERNEL_FILE: KERNEL} if adapts else self.relies_on
+
     def files(self, plan: Plan) -> dict[str, str]:
         try:
             table = _table(plan)
@@ -94,30 +128,34 @@ def unmappable(variant: str, params: Mapping[str, Value], tokens: int, n: int, k
     """One line for each reason why the table cannot name the config; empty when it can."""
     if tokens > MAX_TOKENS:
         return [f"the table ends at {MAX_TOKENS} tokens"]
-    if variant != VARIANT:
+    if variant not in (VARIANT, ADAPTED):
         return [f"vLLM's kernel has no counterpart of variant {variant}"]
-    missing = [name for name in _PARAMS if name not in params]
+    missing = [name for name in (_PARAMS if variant == VARIANT else _FIELDS) if name not in params]
     if missing:
         return [f"the config does not say {', '.join(missing)}"]
-    if params["split_k"] != 1:
+    if params.get("split_k", 1) != 1:
         return [f"vLLM's kernel cannot split K, the config has split_k={params['split_k']}"]
     try:
-        return illegal(mapped(params, tokens, k), n, k)
+        return illegal(mapped(variant, params, tokens, k), n, k)
     except ValidationError as error:
         return [f"{part['loc'][0]}: {part['msg']}" for part in error.errors(include_url=False)]
 
 
-def mapped(params: Mapping[str, Value], tokens: int, k: int) -> SkinnyGemmConfig:
-    """The config of the same tile shape in vLLM's words."""
-    return SkinnyGemmConfig.model_validate(
-        {
-            "num_rows": tokens,
+def mapped(variant: str, params: Mapping[str, Value], tokens: int, k: int) -> SkinnyGemmConfig:
+    """The config in vLLM's words: its own, or that of the same tile shape."""
+    fields = (
+        {name: params[name] for name in _FIELDS}
+        if variant == ADAPTED
+        else {
             "block_size": params["block"],
             "outputs_per_block": params["rows"],
             "k_unroll": params["k_unroll"],
             "vector_width": params["vector"],
-            "static_k": k if params["static_k"] else None,
+            "static_k": params["static_k"],
         }
+    )
+    return SkinnyGemmConfig.model_validate(
+        {**fields, "num_rows": tokens, "static_k": k if params["static_k"] else None}
     )
 
 
@@ -126,25 +164,33 @@ def _table(plan: Plan) -> Table:
     arch = content.target.hardware["arch"]
     if arch not in TABLES:
         raise MegatuneError(f"vLLM 0.33.0 has no low-latency table for {arch}; it has {', '.join(TABLES)}")
-    operator = plan.operator(OPERATOR)
-    if BASELINE not in operator.baselines:
-        raise MegatuneError(f"the table needs the baseline {BASELINE}; the plan has {', '.join(operator.baselines)}")
-    shapes, skipped = [], []
-    for shape in operator.shapes:
-        reason = _not_for_the_table(shape)
-        if reason:
-            skipped.append(f"{shape.shape} {shape.dtype}: {reason}")
-        else:
-            shapes.append(_shape(shape))
+    found = {operator.name: operator for operator in content.operators if operator.name in (ADAPTER, OPERATOR)}
+    if not found:
+        plan.operator(OPERATOR)
+    shapes: dict[tuple[int, int], TableShape] = {}
+    skipped = []
+    # What was measured on the kernel itself comes before what was measured on another.
+    for name in (each for each in (ADAPTER, OPERATOR) if each in found):
+        if BASELINE not in found[name].baselines:
+            raise MegatuneError(
+                f"the table needs the baseline {BASELINE}; the plan has {', '.join(found[name].baselines)}"
+            )
+        for shape in found[name].shapes:
+            reason = _not_for_the_table(shape)
+            if reason:
+                skipped.append(f"{shape.shape} {shape.dtype}: {reason}")
+            else:
+                shapes.setdefault((shape.dims["n"], shape.dims["k"]), _shape(name, shape))
     if not shapes:
         raise MegatuneError(f"no shape of the plan fits the table: {'; '.join(skipped)}")
+    notes = (*(ADAPTER_NOTES if ADAPTER in found else ()), *(NOTES if OPERATOR in found else ()))
     return Table(
         runtime=Runtime.model_validate({"table": TABLES[arch]}),
         plan=Source(
             name=content.name, digest=plan.digest, target=content.target.fingerprint.to_dict(), regime=content.regime
         ),
-        notes=NOTES,
-        shapes=tuple(shapes),
+        notes=notes,
+        shapes=tuple(shapes.values()),
         skipped=tuple(skipped),
     )
 
@@ -157,14 +203,15 @@ def _not_for_the_table(shape: ShapePlan) -> str:
     return ""
 
 
-def _shape(shape: ShapePlan) -> TableShape:
+def _shape(operator: str, shape: ShapePlan) -> TableShape:
     n, k = shape.dims["n"], shape.dims["k"]
     entries: list[Entry] = []
     cublas: list[NoEntry] = []
+    kept: list[NoEntry] = []
     unmeasured: list[int] = []
-    baseline_curve = shape.curve("baseline", BASELINE)
+    baseline_curve, shipped_curve = (shape.curve("baseline", name) for name in (BASELINE, SHIPPED))
     for tokens in range(1, MAX_TOKENS + 1):
-        baseline = baseline_curve.at(tokens) if baseline_curve else None
+        baseline, shipped = (curve.at(tokens) if curve else None for curve in (baseline_curve, shipped_curve))
         if baseline is None:
             unmeasured.append(tokens)
             continue
@@ -176,15 +223,21 @@ def _shape(shape: ShapePlan) -> TableShape:
         reason = _too_slow(point, baseline)
         if reason:
             cublas.append(NoEntry(tokens=tokens, reason=reason))
+        elif shipped is not None and point.latency.high_us >= shipped.latency.low_us:
+            kept.append(NoEntry(tokens=tokens, reason="nothing is faster beyond doubt than what vLLM's table has"))
         else:
-            entries.append(_entry(point, baseline, k))
-    return TableShape(
-        n=n,
-        k=k,
-        entries=tuple(entries),
-        cublas=tuple(cublas),
-        unmeasured=tuple(unmeasured),
-        not_mapped=tuple(_not_mapped(shape)),
+            entries.append(_entry(point, baseline, shipped, k))
+    return TableShape.model_validate(
+        {
+            "n": n,
+            "k": k,
+            "operator": operator,
+            "entries": tuple(entries),
+            "cublas": tuple(cublas),
+            "kept": tuple(kept),
+            "unmeasured": tuple(unmeasured),
+            "not_mapped": tuple(_not_mapped(shape)),
+        }
     )
 
 
@@ -206,10 +259,10 @@ def _too_slow(point: CurvePoint, baseline: CurvePoint) -> str:
     return ""
 
 
-def _entry(point: CurvePoint, baseline: CurvePoint, k: int) -> Entry:
+def _entry(point: CurvePoint, baseline: CurvePoint, shipped: CurvePoint | None, k: int) -> Entry:
     return Entry(
         tokens=point.tokens,
-        config=mapped(point.params, point.tokens, k),
+        config=mapped(point.variant, point.params, point.tokens, k),
         measured=MeasuredEntry(
             variant=point.variant,
             params=point.params,
@@ -219,7 +272,8 @@ def _entry(point: CurvePoint, baseline: CurvePoint, k: int) -> Entry:
             baseline=baseline.variant,
             baseline_latency=baseline.latency,
             gain=1 - point.latency.median_us / baseline.latency.median_us,
-            evidence=(point.evidence, baseline.evidence),
+            shipped_latency=shipped.latency if shipped is not None else None,
+            evidence=(point.evidence, baseline.evidence, *((shipped.evidence,) if shipped is not None else ())),
         ),
     )
 

@@ -96,7 +96,7 @@ class VllmPlugin(Exporter):
 
     def needs(self, plan: Plan) -> Names:
         found = _changes(plan)
-        return joined(ENGINE, *(each for source, _ in found for each in (source.exporter.relies_on, source.names)))
+        return joined(ENGINE, *(each for source, _ in found for each in (source.exporter.needs(plan), source.names)))
 
     def files(self, plan: Plan) -> dict[str, str | bytes]:
         overlay = _overlay(plan, Runtime(name=self.runtime, version=self.runtime_version))
@@ -157,7 +157,13 @@ def _overlay(plan: Plan, runtime: Runtime) -> Overlay:
 
 def _projections(plan: Plan, text: str) -> Changes:
     table = GemmTable.model_validate_json(text)
-    planned = {(each.dims["n"], each.dims["k"]): each for each in plan.operator("projection").shapes if _bf16(each)}
+    planned = {
+        (operator.name, each.dims["n"], each.dims["k"]): each
+        for operator in plan.content.operators
+        if operator.name in (vllm_low_latency_table.ADAPTER, vllm_low_latency_table.OPERATOR)
+        for each in operator.shapes
+        if _bf16(each)
+    }
     shapes: list[Shape] = []
     asks: list[Ask] = []
     unused: list[str] = []
@@ -170,7 +176,7 @@ def _projections(plan: Plan, text: str) -> Changes:
             )
         if not heeded:
             continue
-        found = planned[shape.n, shape.k]
+        found = planned[shape.operator, shape.n, shape.k]
         shapes.append(
             Shape(
                 n=shape.n,
@@ -179,7 +185,7 @@ def _projections(plan: Plan, text: str) -> Changes:
                 beats_dsv3=tuple(entry.tokens for entry in heeded if _beats_dsv3(found, entry)),
             )
         )
-        asks += _asks("projection", found, MAX_TOKENS, context_tokens=None)
+        asks += _asks(shape.operator, found, MAX_TOKENS, context_tokens=None)
     if not shapes:
         raise MegatuneError("; ".join(["no config saves enough over cuBLAS where vLLM heeds its table", *unused]))
     built = Projections(module=table.runtime.module, table=table.runtime.table, shapes=tuple(shapes), asks=tuple(asks))

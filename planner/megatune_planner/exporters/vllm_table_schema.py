@@ -49,24 +49,26 @@ class SkinnyGemmConfig(Part):
 
 
 class MeasuredEntry(Part):
-    """What the entry rests on."""
+    """What the entry rests on: a config of the shape's operator."""
 
     variant: str
-    """Of Megatune's kernel."""
+    """Of the kernel that was measured."""
     params: Params
-    """Of Megatune's kernel. ``pdl`` has no counterpart: vLLM decides by platform."""
+    """Of that kernel. ``pdl`` of Megatune's own has no counterpart: vLLM decides by platform."""
     stage: Stage
     """Whether a search found it or it was measured again among finalists."""
     provenance: Provenance
     """Where the figure comes from."""
     latency: Latency
-    """Of Megatune's kernel of the same tile shape."""
+    """Of vLLM's own kernel, or of Megatune's of the same tile shape."""
     baseline: str
     """What it was compared with."""
     baseline_latency: Latency
     """Of the baseline."""
     gain: Annotated[float, Field(ge=MIN_GAIN, lt=1)]
     """Share of the baseline's time that is saved."""
+    shipped_latency: Latency | None
+    """Of what vLLM's own table has there; None where that was not measured."""
     evidence: tuple[MeasurementId, ...]
     """Of the config and of the baseline."""
 
@@ -89,7 +91,7 @@ class Entry(Part):
 
 
 class NoEntry(Part):
-    """Tokens at which the table names nothing, so that cuBLAS serves."""
+    """Tokens at which nothing is to be named, so that cuBLAS serves, or what vLLM's own table has."""
 
     tokens: TableTokens
     """Exactly."""
@@ -119,10 +121,14 @@ class TableShape(Part):
     """Local outputs."""
     k: Annotated[int, Field(ge=1)]
     """Local inputs."""
+    operator: Literal["projection", "vllm-skinny-gemm"]
+    """Whose figures these are: of Megatune's own kernel, or of vLLM's."""
     entries: tuple[Entry, ...]
     """Ascending in tokens."""
     cublas: tuple[NoEntry, ...]
     """Measured: nothing that the table can name saves enough."""
+    kept: tuple[NoEntry, ...]
+    """Measured: nothing is faster than what vLLM's own table has there."""
     unmeasured: tuple[TableTokens, ...]
     """Nothing that the table can name was measured: leave whatever the runtime has there."""
     not_mapped: tuple[NotMapped, ...]
@@ -130,7 +136,8 @@ class TableShape(Part):
 
     @model_validator(mode="after")
     def _legal(self) -> Self:
-        tokens = sorted([*(e.tokens for e in self.entries), *(c.tokens for c in self.cublas), *self.unmeasured])
+        without = [each.tokens for each in (*self.cublas, *self.kept)]
+        tokens = sorted([*(entry.tokens for entry in self.entries), *without, *self.unmeasured])
         if tokens != list(range(1, MAX_TOKENS + 1)):
             raise ValueError(f"n={self.n}, k={self.k}: each of 1 to {MAX_TOKENS} tokens must be stated once")
         for entry in self.entries:
@@ -171,7 +178,7 @@ class Table(Part):
 
     format: Literal["megatune-vllm-low-latency-table"] = "megatune-vllm-low-latency-table"
     """Says what the file is."""
-    schema_version: Literal[1] = 1
+    schema_version: Literal[2] = 2
     """Of this file."""
     runtime: Runtime
     """What reads the table."""
