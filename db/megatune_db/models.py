@@ -463,3 +463,26 @@ class Job(Base):
 
 HAS_FAILED = Job.failures > literal_column("0")
 """Written out for the same reason as ``IS_SEARCH``."""
+
+
+class Prior(Base):
+    """An entry of another project's table or cache: a config to try first, and no measurement."""
+
+    __tablename__ = "megatune_priors"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    digest: Mapped[str] = mapped_column(String(64), unique=True)
+    """Of format, source, place, tokens and entry."""
+    format: Mapped[str] = mapped_column(String(64), index=True)
+    """As ``megatune import --format`` names it."""
+    source: Mapped[str] = mapped_column(String(512))
+    """The file's name."""
+    place: Mapped[dict[str, Any]] = mapped_column(JSON)
+    """What the file says that it is for: shape, dtype, device."""
+    tokens: Mapped[int | None]
+    """Where the file says for how many it is."""
+    entry: Mapped[Any] = mapped_column(JSON)
+    """What was found best, as the file has it."""
+    reason: Mapped[str] = mapped_column(Text)
+    """Why no operator makes a config of it; empty where one may."""
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)

@@ -46,6 +46,18 @@ class CampaignFields(TypedDict, total=False):
     """Seconds, over all runs of the campaign."""
 
 
+class PriorFields(TypedDict):
+    """A row of ``models.Prior``."""
+
+    digest: str
+    format: str
+    source: str
+    place: dict[str, Any]
+    tokens: int | None
+    entry: Any
+    reason: str
+
+
 def put_target(session: Session, *, digest: str, hardware: dict[str, Any], toolchain: dict[str, Any]) -> int:
     """The id of the target."""
     return _put(session, models.Target, {"digest": digest}, {"hardware": hardware, "toolchain": toolchain})
@@ -284,6 +296,15 @@ def put_plan(
         "worlds": ",".join(map(str, sorted(set(worlds)))),
     }
     return _put(session, models.Plan, {"digest": digest}, values)
+
+
+def put_priors(session: Session, rows: Iterable[PriorFields]) -> int:
+    """Keep entries of other projects' tables and caches, and return how many were new."""
+    new = 0
+    for row in rows:
+        inserted = insert(session, models.Prior).values(**row).on_conflict_do_nothing().returning(models.Prior.id)
+        new += session.scalar(inserted) is not None
+    return new
 
 
 def _put(

@@ -211,6 +211,7 @@ def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> 
         parts = [row.parts_us for row in queries.measurements(session, range(1, 5)).values() if row.parts_us]
         assert parts == ([] if asset.stem < "0004" else [(("idle", 5.25),)])
         assert len(queries.verifications(session)) == len(queries.repeats(session)) == (asset.stem >= "0007")
+        assert len(queries.priors(session)) == (asset.stem >= "0008")
 
 
 def test_an_upgrade_leaves_one_plan_in_service(path: Path) -> None:

@@ -39,6 +39,9 @@ from megatune_db.queries._plans import plan_in_service
 from megatune_db.queries._plans import plan_summaries
 from megatune_db.queries._plans import plans
 from megatune_db.queries._plans import replaced_plan
+from megatune_db.queries._priors import PriorRow
+from megatune_db.queries._priors import imported_configs
+from megatune_db.queries._priors import priors
 from megatune_db.queries._queue import TroubledJob
 from megatune_db.queries._queue import troubled_jobs
 from megatune_db.queries._reviews import PlanExportRow
@@ -86,6 +89,7 @@ __all__ = [
     "PlanExportRow",
     "PlanRow",
     "PlanSummary",
+    "PriorRow",
     "RepeatRow",
     "ReviewRow",
     "ShapeRow",
@@ -109,6 +113,7 @@ __all__ = [
     "failure_counts",
     "failures",
     "final_sessions",
+    "imported_configs",
     "incumbents",
     "known_measurements",
     "measured_shapes",
@@ -121,6 +126,7 @@ __all__ = [
     "plan_in_service",
     "plan_summaries",
     "plans",
+    "priors",
     "refuted",
     "repeats",
     "replaced_plan",

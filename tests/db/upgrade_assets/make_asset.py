@@ -124,6 +124,16 @@ def main() -> None:
                 regret=0.5,
                 document="{}",
             )
+            prior: store.PriorFields = {
+                "digest": "prior",
+                "format": "vllm-moe-table",
+                "source": "E=8,N=64,device_name=NVIDIA_H200.json",
+                "place": {"E": 8, "N": 64},
+                "tokens": 16,
+                "entry": {"BLOCK_SIZE_M": 16},
+                "reason": "no operator here reads it",
+            }
+            store.put_priors(session, [prior])
         dump = connection.connect(path)
         try:
             (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
