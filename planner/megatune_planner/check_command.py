@@ -79,6 +79,15 @@ def _document(plan: Plan, against: Path, result: Check) -> dict[str, Any]:
             for each in result.checked
         ],
         "left_out": [{"exporter": exporter.name, "reason": reason} for exporter, reason in result.left_out],
+        "asks": [
+            {
+                "runtime": each.runtime.name,
+                "version": each.runtime.version,
+                **each.document,
+                "problems": [f"{finding.path} {finding.problem}" for finding in each.problems],
+            }
+            for each in result.asked
+        ],
     }
 
 
@@ -99,6 +108,12 @@ def _print(result: Check) -> None:
         typer.echo(note)
     for exporter, reason in result.left_out:
         typer.echo(f"left out: {exporter.name}: {reason}")
+    for asked in result.asked:
+        typer.echo(f"\nWhat the plan asks of {asked.runtime.name}, in its words; stock serves where it is otherwise:")
+        for line in asked.lines:
+            typer.echo(f"  {line}")
+        for finding in asked.problems:
+            typer.echo(f"  here it is worded otherwise: {finding.path} {finding.problem}")
 
 
 def _note(each: Checked) -> str:

@@ -1,22 +1,36 @@
 """A plan's gate in the words of the runtimes: SGLang's megakernel contract, and what vLLM would have to refuse.
 
 Facts of released wheels, sglang 0.5.23 (``sglang/kernels/plugin_kernels/nvidia/spec.py``, contract version 1) and vllm
-0.33.0 (``vllm/config``); ``tests/contract/test_gate_mappings.py`` compares them with the wheels.
+0.33.0 (``vllm/config``); ``tests/planner/test_runtimes.py`` compares them with the wheels. ``megatune check`` prints
+what a plan asks of the runtime that it is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from enum import Enum
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.exporters.installed import ANY
+from megatune_planner.exporters.installed import Names
+from megatune_planner.exporters.vllm_overlay.serving import FEATURES as OVERLAY_FEATURES
 from megatune_planner.exporters.vllm_overlay.serving import GRAPH_MODES
 from megatune_planner.features import FEATURES
 from megatune_planner.gate import Gate
 from megatune_planner.schema import Part
 
 SGLANG_API_VERSION = 1
+
+REQUIREMENTS = (
+    "isas",
+    "tp_sizes",
+    "resident_blocks",
+    "dtypes",
+    "decode_graph_backends",
+    "server_args",
+    "hf_config",
+    "env",
+)
+"""Fields of its ``Requirements``."""
 
 SGLANG_FEATURES = {
     "pipeline_parallel": "PIPELINE_PARALLEL",
@@ -46,35 +60,24 @@ TORCH_DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 """Operands' dtypes as torch calls them."""
 
 VLLM_FEATURES: dict[str, tuple[tuple[str, tuple[Any, ...]], ...]] = {
-    "pipeline_parallel": (("parallel_config.pipeline_parallel_size", (1,)),),
-    "multi_node": (("parallel_config.nnodes", (1,)),),
-    "data_parallel_attention": (("parallel_config.data_parallel_size", (1,)),),
-    "expert_parallel": (("parallel_config.enable_expert_parallel", (False,)),),
-    "expert_balancing": (("parallel_config.enable_eplb", (False,)),),
-    "context_parallel": (
-        ("parallel_config.decode_context_parallel_size", (1,)),
-        ("parallel_config.prefill_context_parallel_size", (1,)),
-    ),
-    "speculative_decoding": (("speculative_config", (None,)),),
-    "ragged_verification": (("speculative_config.enable_adaptive_verification", (False, None)),),
-    "batch_overlap": (("parallel_config.use_ubatching", (False,)),),
-    "lora": (("lora_config", (None,)),),
-    "disaggregation": (("kv_transfer_config", (None,)),),
-    "routed_experts_output": (("aux_output_config.enable_return_routed_experts", (False, None)),),
-    "cache_offload": (("cache_config.kv_offloading_size", (None,)),),
-    "memory_release": (("model_config.enable_sleep_mode", (False,)),),
-    "weight_offload": (
-        ("offload_config.uva.cpu_offload_gb", (0,)),
-        ("offload_config.prefetch.offload_group_size", (0,)),
-    ),
-    "state_replay": (
-        ("cache_config.use_replayssm", (False,)),
-        ("cache_config.use_kda_recoverssm", (False,)),
-    ),
+    name: tuple(
+        (path, tuple(dict.fromkeys((*off, None)))) for feature, path, off in OVERLAY_FEATURES if feature == name
+    )
+    for name, _, _ in OVERLAY_FEATURES
 }
-"""Attributes of its ``VllmConfig`` and their values where a feature is off. For what is missing here it has no such
-setting: ``deterministic`` is the environment's ``VLLM_BATCH_INVARIANT``, ``compiled_decode`` its normal way of running,
-and a GPU's partition shows in its SMs."""
+"""Attributes of its ``VllmConfig`` and their values where a feature is off, as the overlay looks at them. For what is
+missing here it has no such setting: ``deterministic`` is the environment's ``VLLM_BATCH_INVARIANT``,
+``compiled_decode`` its normal way of running, and a GPU's partition shows in its SMs."""
+
+SGLANG_NAMES: Names = {
+    "sglang/kernels/plugin_kernels/nvidia/spec.py": {
+        "MEGAKERNEL_API_VERSION": SGLANG_API_VERSION,
+        **{f"Feature.{member}": ANY for member in SGLANG_FEATURES.values()},
+        **{f"Requirements.{field}": ANY for field in REQUIREMENTS},
+        **{f"MegakernelSpec.{field}": ANY for field in ("requires", "features", "max_rows", "api_version")},
+    }
+}
+"""What the contract rests on in its source."""
 
 
 class SglangContract(Part):
@@ -133,6 +136,9 @@ def vllm_refusals(gate: Gate) -> tuple[VllmRefusal, ...]:
     :raises MegatuneError: for a dtype that torch does not have.
     """
     found = []
+    if gate.model is not None:
+        reason = f"the plan holds for {gate.model} alone, whatever folder or owner comes before the name"
+        found.append(VllmRefusal(setting="model_config.model", serves=(gate.model,), reason=reason))
     if gate.worlds:
         found.append(
             VllmRefusal(
@@ -163,21 +169,31 @@ def vllm_refusals(gate: Gate) -> tuple[VllmRefusal, ...]:
     return tuple(found)
 
 
-def refused(refusals: Sequence[VllmRefusal], config: Any) -> tuple[str, ...]:
-    """Reasons why a ``VllmConfig`` is refused; empty where it serves."""
-    return tuple(
-        f"{each.setting} is {value}: {each.reason}"
-        for each in refusals
-        if (value := _value(config, each.setting)) not in each.serves
-    )
+def asked_of(runtime: str, gate: Gate) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+    """What the gate asks of a runtime: as a document, and in lines; None for a runtime without words for it.
+
+    :param runtime: name of the distribution.
+    :raises MegatuneError: as ``sglang_contract`` and ``vllm_refusals``.
+    """
+    if runtime == "vllm":
+        refusals = vllm_refusals(gate)
+        return {"refuses": [each.model_dump(mode="json") for each in refusals]}, tuple(
+            f"{each.setting} is {' or '.join(map(str, each.serves))}: {each.reason}" for each in refusals
+        )
+    if runtime == "sglang":
+        contract = sglang_contract(gate)
+        requires = (f"requires {name}: {_words(value)}" for name, value in contract.requires.items())
+        rest = (f"features: {', '.join(contract.features) or 'none'}", f"max_rows: {contract.max_rows}")
+        return {"megakernel": contract.model_dump(mode="json")}, (
+            f"a megakernel of contract version {contract.api_version}",
+            *requires,
+            *rest,
+        )
+    return None
 
 
-def _value(config: Any, setting: str) -> Any:
-    for name in setting.split("."):
-        config = getattr(config, name, None)
-    if isinstance(config, Enum):
-        return config.name
-    return config if isinstance(config, bool | int | float | str | None) else str(config)
+def _words(value: Any) -> str:
+    return str(value) if isinstance(value, int) else ", ".join(map(str, value)) or "any"
 
 
 def _torch_dtype(name: str) -> str:

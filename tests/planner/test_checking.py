@@ -238,6 +238,8 @@ def test_the_answer_for_a_version_that_nobody_has_seen(plan_file: Path, tmp_path
     assert "vllm 0.40.0" in said
     assert "all there" in said
     assert "written for 0.33.0" in said
+    assert "What the plan asks of vllm, in its words" in said
+    assert "  lora_config is None: the plan was not measured with lora" in said
     code, said = run(SOURCES | {SKINNY: SOURCES[SKINNY].replace("k_unroll", "unroll")})
     assert code == 3
     assert f"vllm-low-latency-table: {SKINNY} has a SkinnyGemmConfig with the fields num_rows, block_size," in said
@@ -246,6 +248,9 @@ def test_the_answer_for_a_version_that_nobody_has_seen(plan_file: Path, tmp_path
     found = json.loads(said)
     assert (found["holds"], found["exports"][0]["version"]) == (False, "0.40.0")
     assert {"file": TABLE, "name": "", "problem": "cannot be read"} in found["exports"][0]["names"]
+    (asked,) = found["asks"]
+    assert (asked["runtime"], asked["version"], asked["problems"]) == ("vllm", "0.40.0", [])
+    assert {each["setting"] for each in asked["refuses"]} > {"lora_config", "model_config.dtype"}
 
 
 def test_bad_input_of_the_command(plan_file: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import ast
-from enum import Enum
+import sys
+from types import ModuleType
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +11,9 @@ from plan_examples import TARGET
 from runtime_sources import source
 
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.runtime_source import Runtime
+from megatune_planner import reader
+from megatune_planner.exporters.installed import differences
 from megatune_planner.exporters.vllm_overlay import serving
 from megatune_planner.features import FEATURES
 from megatune_planner.gate import Gate
@@ -17,10 +21,13 @@ from megatune_planner.gate import gate_of
 from megatune_planner.runtimes import GRAPH_MODES
 from megatune_planner.runtimes import SGLANG_API_VERSION
 from megatune_planner.runtimes import SGLANG_FEATURES
+from megatune_planner.runtimes import SGLANG_NAMES
 from megatune_planner.runtimes import VLLM_FEATURES
-from megatune_planner.runtimes import refused
+from megatune_planner.runtimes import VllmRefusal
+from megatune_planner.runtimes import asked_of
 from megatune_planner.runtimes import sglang_contract
 from megatune_planner.runtimes import vllm_refusals
+from tests.contract.runtime_wheels import wheel
 
 HERE = TARGET.to_dict()
 
@@ -62,75 +69,77 @@ def test_what_sglang_cannot_say_is_refused() -> None:
     assert set(VLLM_FEATURES) <= set(FEATURES)
 
 
-class Mode(Enum):
-    NONE = 0
-    FULL = 2
-    FULL_AND_PIECEWISE = (2, 1)
+class Named(SimpleNamespace):
+    """A member of an enumeration, as far as its name goes."""
 
 
-def config(**changes: Any) -> SimpleNamespace:
-    """A deployment of vLLM with everything off, after changes by dotted name."""
-    found = SimpleNamespace(speculative_config=None, lora_config=None, kv_transfer_config=None)
-    values = {
-        "parallel_config.tensor_parallel_size": 8,
-        "model_config.dtype": SimpleNamespace(),
-        "compilation_config.cudagraph_mode": Mode.FULL_AND_PIECEWISE,
-    }
-    values |= {setting: off[0] for settings in VLLM_FEATURES.values() for setting, off in settings if "." in setting}
-    values["model_config.dtype"] = "torch.bfloat16"
-    for setting, value in (values | {name.replace("__", "."): value for name, value in changes.items()}).items():
-        part = found
-        *folders, last = setting.split(".")
-        if folders == ["speculative_config"] and found.speculative_config is None:
-            continue
+def config(gate_: Gate, changed: VllmRefusal | None = None, value: Any = None) -> SimpleNamespace:
+    """A deployment of vLLM that a gate accepts, after the change of one setting."""
+    found = SimpleNamespace(
+        model_config=SimpleNamespace(model="moonshotai/Kimi-K3", enforce_eager=False, max_model_len=4096),
+        compilation_config=SimpleNamespace(mode=None),
+        speculative_config=None if "speculative_decoding" not in gate_.features else SimpleNamespace(),
+    )
+    for refusal in vllm_refusals(gate_):
+        part, (*folders, last) = found, refusal.setting.split(".")
         for folder in folders:
             if not hasattr(part, folder):
                 setattr(part, folder, SimpleNamespace())
             part = getattr(part, folder)
-        setattr(part, last, value)
+        serving = value if refusal == changed else refusal.serves[0]
+        if part is not None:  # nothing of a part that is off is on
+            setattr(part, last, Named(name=serving) if last == "cudagraph_mode" else serving)
     return found
 
 
-def test_a_plain_deployment_of_vllm_serves() -> None:
-    assert refused(vllm_refusals(gate()), config()) == ()
-    assert refused(vllm_refusals(gate()), config(compilation_config__cudagraph_mode=Mode.FULL)) == ()
+def reason(gate_: Gate, served: SimpleNamespace) -> str:
+    """What the overlay's own look at a deployment comes to."""
+    deployment = serving.deployment(served, several_machines=False)
+    return reader._other_deployment(gate_.model_dump(mode="json"), deployment)
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"parallel_config__tensor_parallel_size": 4}, "the plan holds for 8 or 16 ranks"),
-        ({"model_config__dtype": "torch.float16"}, "model_config.dtype is torch.float16: the plan holds for bf16"),
-        ({"compilation_config__cudagraph_mode": Mode.NONE}, "cudagraph_mode is NONE: the plan was measured with steps"),
-        ({"parallel_config__pipeline_parallel_size": 2}, "not measured with pipeline_parallel: layers"),
-        ({"parallel_config__decode_context_parallel_size": 8}, "not measured with context_parallel"),
-        ({"lora_config": SimpleNamespace()}, "not measured with lora"),
-        ({"offload_config__uva__cpu_offload_gb": 1.5}, "cpu_offload_gb is 1.5: the plan was not measured with weight_"),
-        ({"speculative_config": SimpleNamespace(enable_adaptive_verification=False)}, "with speculative_decoding"),
-    ],
-    ids=str,
-)
-def test_another_deployment_of_vllm_is_refused_with_the_reason(changes: dict[str, Any], says: str) -> None:
-    (reason,) = refused(vllm_refusals(gate()), config(**changes))
-    assert says in reason
+@pytest.fixture(autouse=True)
+def _vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("vllm.envs")
+    module.VLLM_BATCH_INVARIANT = False  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm.envs", module)
+
+
+@pytest.mark.parametrize("features", [(), ("speculative_decoding",)])
+def test_the_overlay_refuses_what_the_gate_refuses_and_nothing_else(features: tuple[str, ...]) -> None:
+    """It looks at vLLM's config where it serves; what is printed of a gate has to be what it does there."""
+    asked = gate(model="Kimi-K3", features=features)
+    assert reason(asked, config(asked)) == ""
+    refusals = vllm_refusals(asked)
+    assert len(refusals) > 20
+    for refusal in refusals:
+        if refusal.setting.startswith("speculative_config.") and not features:
+            continue
+        for value in refusal.serves:
+            assert reason(asked, config(asked, refusal, value)) == "", refusal
+        other = {"model_config.model": "GLM-5", "compilation_config.cudagraph_mode": "PIECEWISE"}
+        bad = other.get(refusal.setting, True if refusal.serves[0] is False else SimpleNamespace())
+        assert reason(asked, config(asked, refusal, bad)) != "", refusal
 
 
 def test_what_a_gate_accepts_is_not_refused() -> None:
-    speculating = config(speculative_config=SimpleNamespace(enable_adaptive_verification=False))
-    ragged = config(speculative_config=SimpleNamespace(enable_adaptive_verification=True))
-    accepting = vllm_refusals(gate(features=("speculative_decoding",)))
-    assert refused(accepting, speculating) == ()
-    (reason,) = refused(accepting, ragged)
-    assert "ragged_verification" in reason
-
-
-def test_a_config_that_does_not_say_is_refused() -> None:
-    assert len(refused(vllm_refusals(gate()), SimpleNamespace())) > 10
     for feature in VLLM_FEATURES:
-        asked = {each.setting for each in vllm_refusals(gate())} - {
-            each.setting for each in vllm_refusals(gate(features=(feature,)))
-        }
+        accepting = gate(features=(feature,))
+        asked = {each.setting for each in vllm_refusals(gate())} - {each.setting for each in vllm_refusals(accepting)}
         assert asked == {setting for setting, _ in VLLM_FEATURES[feature]}
+
+
+def test_what_a_plan_asks_in_lines() -> None:
+    found = asked_of("sglang", gate(features=("lora",)))
+    assert found is not None
+    document, lines = found
+    assert document["megakernel"]["requires"]["tp_sizes"] == [8, 16]
+    assert lines[0] == "a megakernel of contract version 1"
+    assert {"requires isas: sm_90", "requires env: any", "features: LORA", "max_rows: 64"} <= set(lines)
+    found = asked_of("vllm", gate())
+    assert found is not None
+    assert "parallel_config.tensor_parallel_size is 8 or 16: the plan holds for 8 or 16 ranks" in found[1]
+    assert asked_of("flashinfer-python", gate()) is None
 
 
 # The released wheels.
@@ -157,6 +166,8 @@ def test_the_released_sglang_has_this_contract() -> None:
     text = source("sglang", "0.5.23", "sglang/kernels/plugin_kernels/nvidia/spec.py")
     found = classes(text)
     assert f"MEGAKERNEL_API_VERSION = {SGLANG_API_VERSION}\n" in text
+    runtime = Runtime("sglang", "0.5.23", wheel("sglang"))
+    assert list(differences(runtime, SGLANG_NAMES)) == []
     assert set(members(found["Feature"])) == set(SGLANG_FEATURES.values())
     assert set(members(found["Requirements"])) == set(sglang_contract(gate()).requires)
     spec = set(members(found["MegakernelSpec"]))
@@ -175,9 +186,3 @@ def test_the_released_vllm_has_these_settings() -> None:
             at = found[members(at)[folder].removesuffix(" | None")]
         assert last in members(at), refusal.setting
     assert set(GRAPH_MODES) < set(members(found["CUDAGraphMode"]))
-
-
-def test_the_overlay_refuses_what_the_gate_refuses() -> None:
-    """It stands alone where it serves, and has a table of its own."""
-    ours = {(name, setting) for name, settings in VLLM_FEATURES.items() for setting, _ in settings}
-    assert {(name, setting) for name, setting, _ in serving.FEATURES} == ours

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.runtime_source import Runtime
@@ -13,6 +16,8 @@ from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import Finding
 from megatune_planner.exporters.installed import examine
 from megatune_planner.plan import Plan
+from megatune_planner.runtimes import SGLANG_NAMES
+from megatune_planner.runtimes import asked_of
 
 
 @dataclass(frozen=True)
@@ -34,12 +39,28 @@ class Checked:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What the plan's gate asks of a runtime, in the runtime's own words."""
+
+    runtime: Runtime
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    findings: tuple[Finding, ...]
+    """Of the names that these words rest on, where no export needs them."""
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        return tuple(each for each in self.findings if each.problem)
+
+
+@dataclass(frozen=True)
 class Check:
     """A plan against a place."""
 
     checked: tuple[Checked, ...]
     left_out: tuple[tuple[Exporter, str], ...]
     """Exports for a runtime of the place that cannot express the plan, each with the reason."""
+    asked: tuple[Asked, ...]
 
     @property
     def holds(self) -> bool:
@@ -74,4 +95,16 @@ def check(plan: Plan, place: Path, exporters: Iterable[Exporter]) -> Check:
     if not checked:
         reasons = "; ".join(f"{exporter.name}: {reason}" for exporter, reason in left_out)
         raise MegatuneError(f"no export for {' and '.join(runtimes)} can express the plan: {reasons}")
-    return Check(tuple(checked), tuple(left_out))
+    return Check(tuple(checked), tuple(left_out), tuple(_asked(plan, runtimes.values())))
+
+
+def _asked(plan: Plan, found: Iterable[Runtime]) -> Iterator[Asked]:
+    for runtime in found:
+        try:
+            said = asked_of(runtime.name, plan.content.gate)
+        except MegatuneError as error:
+            yield Asked(runtime, {"cannot": str(error)}, (f"it has no words for the plan's gate: {error}",), ())
+            continue
+        if said is not None:
+            names = SGLANG_NAMES if runtime.name == "sglang" else {}
+            yield Asked(runtime, *said, tuple(examine(runtime, names)))
