@@ -9,7 +9,6 @@ from datetime import UTC
 from datetime import datetime
 from typing import TYPE_CHECKING
 from typing import Annotated
-from typing import Any
 
 import typer
 
@@ -26,6 +25,7 @@ from megatune_planner.command_words import print_json
 from megatune_planner.command_words import print_rich
 
 if TYPE_CHECKING:
+    from megatune_db.location import Location
     from megatune_db.records import Regime
     from megatune_planner.plan import Plan
     from megatune_planner.verifying.checks import Check
@@ -80,7 +80,7 @@ def verify(
 
 
 def run_verification(
-    plan: Plan, db: Any, who: str, *, recording: str | None = None, margin: float = 0.02, gpu: int = 0
+    plan: Plan, db: Location, who: str, *, recording: str | None = None, margin: float = 0.02, gpu: int = 0
 ) -> Verification:
     """Verify a plan on this machine, or against a recording, and keep what came of it in the database.
 
@@ -161,7 +161,7 @@ def _progress() -> Progress:
     return RichProgress() if sys.stderr.isatty() else PlainProgress()
 
 
-def _print(found: Verification, db: Any) -> None:
+def _print(found: Verification, db: Location) -> None:
     from megatune_planner.verifying.rendering import render_verification
 
     print_rich(render_verification(found))

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
-from typing import Any
 
 import typer
 
 if TYPE_CHECKING:
+    from megatune_db.location import Location
     from megatune_planner.plan import Plan
 
 
-def warn_unverified(plan: Plan, db: Any) -> None:
-    """Say on stderr what changed since a plan was measured without anybody verifying it, and what verifying showed.
-
-    :param db: where the database is, if there is one; as ``open_database`` takes it.
-    """
+def warn_unverified(plan: Plan, db: Location) -> None:
+    """Say on stderr what changed since a plan was measured without anybody verifying it, and what verifying showed."""
     from megatune_db.errors import DatabaseError
     from megatune_db.session import open_database
     from megatune_planner.verifying.keeping import findings_of
