@@ -145,6 +145,23 @@ class Part:
     with the config."""
 
 
+@dataclass(frozen=True)
+class Prior:
+    """What another project found best for some shape, as its table or cache has it. It is a config to try, and no
+    measurement."""
+
+    format: str
+    """As ``megatune import --format`` names it, e.g. ``vllm-moe-table``."""
+    source: str
+    """The file's name."""
+    place: Mapping[str, Any]
+    """What the file says that it is for, under the file's names, e.g. ``E``, ``N``, ``dtype``, ``device_name``."""
+    tokens: int | None
+    """Where the file says for how many it is."""
+    entry: Any
+    """What the file has for it."""
+
+
 class Operator(ABC):
     """One tunable decode operation.
 
@@ -162,6 +179,9 @@ class Operator(ABC):
     """Of an adapter, the runtime whose kernel it tunes where that lies; a campaign measures it where it is named."""
     curve_of: str = ""
     """A parameter over which people look at a curve: the finals compare the best of each of its values."""
+
+    priors_from: tuple[str, ...] = ()
+    """Formats of other projects' tables and caches of which ``prior`` makes configs."""
 
     @abstractmethod
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
@@ -201,6 +221,16 @@ class Operator(ABC):
         :raises MegatuneError: when that is not here.
         """
         return ""
+
+    def prior(self, workload: Workload, found: Prior) -> Config | None:
+        """The config of the workload that another project's entry stands for; None where that is of another workload.
+
+        Asked for the formats in ``priors_from`` alone, and of each table for the entry of the nearest tokens. The
+        config need not be legal: the nearest legal one is tried.
+
+        :raises MegatuneError: when no config does the same, with the reason.
+        """
+        return None
 
     @abstractmethod
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:
