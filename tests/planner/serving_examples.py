@@ -24,6 +24,7 @@ from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
 from megatune_kernels.operator import Workload
 from megatune_kernels.projection.shapes import projection_shapes
+from megatune_kernels.space import Config
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
 from megatune_planner.planning import make_plan
@@ -36,9 +37,18 @@ OTHERS = ("attention", "kda core", "routing", "norms and elementwise", "sampling
 """Parts of a step that nobody measures."""
 
 
-def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS) -> Plan:
-    """A projection takes 10 µs on cuBLAS and 8 in the plan, a reduction 20 and 12, whatever the shape and tokens."""
+ROUTER = Workload.of("router_front", {"experts": 896, "k": 7168, "latent": 224, "top": 16}, 1)
+
+
+def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS, *, router: bool = False) -> Plan:
+    """A projection takes 10 µs on cuBLAS and 8 in the plan, a reduction 20 and 12, whatever the shape and tokens; the
+    router front, where it is asked for, 30 and 9."""
     cases = []
+    torch, redundant = Config.of("torch", {}), Config.of("redundant", {"warps": 4})
+    for count in tokens if router else ():
+        for config, us in ((torch, 30.0), (redundant, 9.0)):
+            cases.append(Case(ROUTER.at(count), config, us))
+            cases.append(Case(ROUTER.at(count), config, us, Stage.FINAL, f"router finals {count}"))
     for n, k in dict.fromkeys((shape.n, shape.k) for shape in projection_shapes(K3, Parallel(RANKS))):
         for count in tokens:
             workload = Workload.of("projection", {"n": n, "k": k}, count)
@@ -55,7 +65,7 @@ def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS) -> Plan:
             name="kimi-k3-tp16",
             target=H200S.digest,
             regime=REGIME,
-            baselines={"projection": ("cublas",)} | REDUCTION_BASELINES,
+            baselines={"projection": ("cublas",), "router_front": ("torch",)} | REDUCTION_BASELINES,
             model="Kimi-K3",
         )
     created = Created(at="2026-11-30T12:00:00+00:00", by="megatune")

@@ -63,6 +63,19 @@ def test_operators_count_as_often_as_a_step_launches_them(plan: Plan) -> None:
     assert middle(found, "stock_us", "reduction") == pytest.approx(20 * 186)
 
 
+def test_a_router_front_takes_the_place_of_the_packed_projection_and_of_routing(tmp_path: Path, plan: Plan) -> None:
+    routed = serving_plan(tmp_path, router=True)
+    found = step(K3, routed, RANKS, 8, packed=True)
+    assert [part.name for part in found.parts if part.name in ("front", "routing", "router front")] == ["router front"]
+    assert middle(found, "plan_us", "router front") == pytest.approx(9 * 92)
+    assert middle(found, "stock_us", "router front") == pytest.approx(30 * 92)
+    assert set(OTHERS) - set(found.missing) == {"routing"}
+    # Without it, and where rows are not packed, the parts are as they were.
+    assert step(K3, routed, RANKS, 8) == step(K3, plan, RANKS, 8)
+    names = {part.name for part in step(K3, plan, RANKS, 8, packed=True).parts}
+    assert {"front", "routing"} <= names
+
+
 def test_what_nobody_measured_is_missing_by_name_and_no_rate_is_claimed(plan: Plan) -> None:
     found = step(K3, plan, RANKS, 8)
     assert found.missing == OTHERS

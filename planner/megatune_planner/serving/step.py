@@ -116,6 +116,10 @@ def step(
         _experts(model, plan.content.gate.part, tensor, tokens),
         *_others(model),
     ]
+    router = _router(model, plan, tensor, tokens) if packed else None
+    if router is not None:
+        # One launch has the packed rows and the choice of experts.
+        found = [router, *(part for part in found if part.name not in ("front", "routing"))]
     given = given or Given()
     unknown = sorted(set(given.parts) - {part.name for part in found})
     if unknown:
@@ -198,6 +202,18 @@ def _reductions(model: Model, plan: Plan, tensor: int, tokens: int) -> Iterator[
     for width, launches in counts.items():
         found = of_plan(plan, "reduction", {"width": width}, tensor)
         yield _planned(f"reduction {width}", launches, found, tokens, f"reduction of width {width} over {tensor}")
+
+
+def _router(model: Model, plan: Plan, tensor: int, tokens: int) -> StepPart | None:
+    """Of a plan that has the router front: as ranks run it together, else as each runs it alone."""
+    if model.latent is None or model.latent % tensor:
+        return None
+    dims = {"experts": model.experts, "k": model.hidden, "latent": model.latent // tensor, "top": model.top_k}
+    for world in (tensor, 1):
+        found = of_plan(plan, "router_front", dims, world)
+        if found is not None:
+            return _planned("router front", model.moe_layers or 0, found, tokens, f"router front over {world}")
+    return None
 
 
 def _planned(name: str, launches: int, shape: ShapePlan | None, tokens: int, what: str) -> StepPart:
