@@ -86,6 +86,10 @@ class Backend(ABC):
         """What an error of the driver tells the user to do; None for errors that are the program's own."""
 
     @abstractmethod
+    def hold_still(self, opened: Connection) -> None:
+        """Have a connection that has read nothing yet see one moment of the database until it is closed."""
+
+    @abstractmethod
     def copy_whole(self, target: Path) -> bool:
         """Write everything to a new file of the same kind; False where there is no such thing as a file."""
 

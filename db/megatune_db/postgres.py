@@ -160,6 +160,9 @@ class PostgresBackend(Backend):
     def optuna(self) -> tuple[str, dict[str, Any]]:
         return _URL, {"creator": self.connect, "pool_pre_ping": True}
 
+    def hold_still(self, opened: Connection) -> None:
+        opened.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
     def copy_whole(self, target: Path) -> bool:
         del target
         return False

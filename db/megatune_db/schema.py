@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,15 @@ def check(backend: Backend, found: str) -> None:
     raise NewerSchemaError(f"{where} was written by a newer megatune: upgrade the program")
 
 
+def check_known(backend: Backend, found: str) -> None:
+    """The same for what works at older revisions too.
+
+    :raises NewerSchemaError: when this program does not know the revision.
+    """
+    with contextlib.suppress(OlderSchemaError):
+        check(backend, found)
+
+
 def create(backend: Backend, to: str = "head") -> None:
     """Bring a new database, or one that holds Optuna's tables alone, to a revision.
 
@@ -99,45 +108,54 @@ def create(backend: Backend, to: str = "head") -> None:
             time.sleep(0.05)
 
 
-def upgrade(where: Where) -> str:
-    """Bring an existing database to the revision that this program writes, and return that revision.
+@dataclass(frozen=True)
+class Upgraded:
+    """What an upgrade has done."""
 
-    When there is something to migrate, the file is first copied to ``FILE.REVISION.backup`` beside it. The migration
-    is one transaction: it happens whole or not at all. Optuna's tables in the database are brought up to date too.
+    revision: str
+    backup: Path | None
+    """What was there before; None where there was nothing to do."""
 
+
+def upgrade(where: Where, keep: Path | None = None) -> Upgraded:
+    """Bring an existing database to the revision that this program writes.
+
+    When there is something to migrate, a copy is made first. The migration is one transaction: it happens whole or
+    not at all. Optuna's tables in the database are brought up to date too.
+
+    :param keep: file for the copy; by default ``NAME.REVISION.backup`` beside the database's file or, of one on a
+        server, in the working directory.
     :raises DatabaseMissingError: when there is no database.
     :raises NewerSchemaError: when a newer program wrote it.
     :raises DatabaseLockedError: while a campaign runs in it.
+    :raises DatabaseError: when ``keep`` is there already, or cannot be written.
     """
+    from megatune_db.backup import free_path
+    from megatune_db.backup import write_backup
+
     backend = backend_at(where)
     if not backend.look(write=True):
         raise DatabaseMissingError(missing(backend))
+    kept = None
     with backend.writer_lock():
         found = revision(backend)
         if found is not None:
-            with contextlib.suppress(OlderSchemaError):
-                check(backend, found)
+            check_known(backend, found)
         ours, optunas = found != head(), studies.needs_upgrade(backend)
-        if ours or optunas:
-            _back_up(backend, found or "without-megatune")
+        # On a server Optuna's tables alone are not worth a copy: they follow from ours.
+        if (ours or optunas) and (found is not None or backend.location.is_file):
+            kept = free_path(backend.location, found or "without-megatune") if keep is None else keep
+            write_backup(backend, kept)
         if ours:
             _migrate(backend)
         if optunas:
             studies.upgrade(backend)
-    return head()
+    return Upgraded(head(), kept)
 
 
 def missing(backend: Backend) -> str:
     """What is said where there is no database."""
     return f"there is no database {backend.location}: check the path, or run a campaign into it first"
-
-
-def _back_up(backend: Backend, found: str) -> None:
-    path = backend.location.folder / backend.location.name
-    names = (
-        f"{path.name}.{found}{suffix}.backup" for suffix in itertools.chain([""], (f"-{i}" for i in itertools.count(2)))
-    )
-    backend.copy_whole(next(candidate for candidate in map(path.with_name, names) if not candidate.exists()))
 
 
 def _migrate(backend: Backend, to: str = "head") -> None:

@@ -72,6 +72,7 @@ class SqliteBackend(Backend):
         engine = create_engine(
             connection.url_of(self.path),
             creator=lambda: connection.connect(self.path, foreign_keys=False),
+            json_serializer=connection.json_text,
             poolclass=NullPool,
         )
         try:
@@ -125,6 +126,9 @@ class SqliteBackend(Backend):
 
     def meaning(self, error: BaseException | None) -> DatabaseError | None:
         return connection.meaning(error, self.path)
+
+    def hold_still(self, opened: Connection) -> None:
+        opened.exec_driver_sql("BEGIN")
 
     def copy_whole(self, target: Path) -> bool:
         try:
