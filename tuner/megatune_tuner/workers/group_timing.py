@@ -27,7 +27,6 @@ from cuda.core import launch
 
 from megatune_kernels.buffers import GroupBuffers
 from megatune_kernels.errors import MegatuneError
-from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.target import Target
