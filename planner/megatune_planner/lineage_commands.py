@@ -23,23 +23,35 @@ if TYPE_CHECKING:
 
     from megatune_planner.differences import PlanDifference
     from megatune_planner.differences import ShapeDifference
+    from megatune_planner.step_difference import StepDifference
 
 
 def diff(
     before: Annotated[str, typer.Argument(metavar="BEFORE", help="The plan that serves: a file, name or digest.")],
     after: Annotated[str, typer.Argument(metavar="AFTER", help="The plan that is to replace it.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Predict the decode step of this model; by default of the plan's, or of the one it fits best."
+        ),
+    ] = None,
     db: DatabaseOption = DEFAULT_DATABASE,
     as_json: JsonOption = False,
 ) -> None:
-    """Print which bands decide otherwise in another plan, and what that does to the measured latencies."""
+    """Print which bands decide otherwise in another plan, and what that does to measured latencies and to the step."""
     from megatune_planner.differences import difference
+    from megatune_planner.step_difference import step_differences
 
-    replacing = find_plan(after, db)[0]
-    found = difference(find_plan(before, db)[0], replacing)
+    replaced, replacing = find_plan(before, db)[0], find_plan(after, db)[0]
+    found = difference(replaced, replacing)
+    steps = step_differences(replaced, replacing, model)
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(found.model_dump(mode="json") | {"steps": [each.model_dump(mode="json") for each in steps]})
     else:
-        print_rich(_render(found))
+        for each in (_render(found), *map(_render_steps, steps)):
+            print_rich(each)
+        if not steps:
+            print_rich(_no_steps(found, model))
     warn_unverified(replacing, db)
 
 
@@ -105,6 +117,39 @@ def _render(found: PlanDifference) -> RenderableType:
     if found.unknown:
         parts.append(Text(f"at {found.unknown} tokens of changed bands one of the two was not measured"))
     return Group(*parts)
+
+
+def _render_steps(found: StepDifference) -> RenderableType:
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    ranks = "1 rank" if found.ranks == 1 else f"{found.ranks} ranks"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
+    for name in ("tokens", "stock µs", "before µs", "after µs", "change µs"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for step in found.steps:
+        table.add_row(
+            str(step.tokens),
+            *(f"{low:.0f}-{high:.0f}" for low, high in (step.stock_us, step.before_us, step.after_us)),
+            f"{step.change_us[0]:+.1f} to {step.change_us[1]:+.1f}",
+        )
+    return Group(
+        Text(""),
+        Text(f"A decode step of {found.model} on {ranks}, predicted from {', '.join(found.parts)}", style="bold"),
+        table,
+        Text(f"left out on all sides, for want of a figure: {', '.join(found.missing) or 'nothing'}"),
+    )
+
+
+def _no_steps(found: PlanDifference, model: str | None) -> RenderableType:
+    from rich.text import Text
+
+    if not found.comparable:
+        return Text("no step is predicted: figures of two targets or regimes are not compared")
+    what = f"{model}'s step" if model else "the step of a model of the catalogue"
+    return Text(f"no step is predicted: the plans have no projection or reduction of {what}")
 
 
 def _shape(found: ShapeDifference) -> list[RenderableType]:

@@ -32,6 +32,7 @@ from megatune_planner.differences import difference
 from megatune_planner.plan import Plan
 from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
+from megatune_planner.step_difference import step_differences
 
 DIMS = {"n": 1536, "k": 7168}
 Times = dict[int, dict[Config, float]]
@@ -175,6 +176,26 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return run
 
 
+def test_the_effect_on_a_step_is_the_sum_of_its_launches(tmp_path: Path) -> None:
+    """Of Kimi K3 at 8 ranks 1536x7168 is launched once an MLA layer (24) and once an expert layer (92)."""
+    before, after = made(tmp_path, "old", OLD), made(tmp_path, "new", NEW)
+    (found,) = step_differences(before, after, "Kimi-K3")
+    assert (found.model, found.ranks, found.provenance) == ("Kimi-K3", 8, "predicted")
+    assert {"mla_gate", "shared_gate_up"} <= set(found.parts)
+    assert {"attention", "reduction 7168", "host"} <= set(found.missing)
+    changes = {step.tokens: step.change_us for step in found.steps}
+    # As far apart as the ends of both intervals, which are 0.4 % of the medians wide on either side.
+    for tokens, old, new in ((1, 8.0, 8.0), (4, 9.0, 6.0), (8, 10.0, 5.0)):
+        change, width = (24 + 92) * (new - old), (24 + 92) * 0.004 * (new + old)
+        wide = width if new != old else 0.0
+        assert changes[tokens] == pytest.approx((change - wide, change + wide))
+    other = replace(TARGET, toolchain=replace(TARGET.toolchain, driver="590.00"))
+    assert step_differences(before, made(tmp_path, "other", NEW, target=other), "Kimi-K3") == ()
+    assert step_differences(before, after, "GLM-5") == ()
+    with pytest.raises(MegatuneError, match="nothing"):
+        step_differences(before, after, "nothing")
+
+
 def test_the_command_prints_a_table_and_json(run: Run, tmp_path: Path) -> None:
     before = made(tmp_path, "old", OLD)
     after = made(tmp_path, "new", NEW, parent=before.digest, features=("lora",))
@@ -186,8 +207,13 @@ def test_the_command_prints_a_table_and_json(run: Run, tmp_path: Path) -> None:
     assert "holds for another features: none to lora" in printed
     assert "1 of 1 shapes change" in printed
     assert "one launch of each shape: 8.75 to 6.75 µs; -24.0 % (geometric mean" in printed
-    found = json.loads(run("diff", "old.json", "new.json", "--json"))
+    found = json.loads(run("diff", "old.json", "new.json", "--json", "--model", "Kimi-K3"))
+    steps = found.pop("steps")
     assert found == difference(before, after).model_dump(mode="json")
+    assert steps == [each.model_dump(mode="json") for each in step_differences(before, after, "Kimi-K3")] != []
+    assert "A decode step of Kimi-K3 on 8 ranks, predicted from " in run(
+        "diff", "old.json", "new.json", "--model", "Kimi-K3"
+    )
     assert "0 of 1 shapes change" in run("diff", "old.json", "old.json")
     with pytest.raises(MegatuneError, match=r"cannot read the plan nowhere\.json"):
         run("diff", "old.json", "nowhere.json")
