@@ -61,7 +61,7 @@ def test_from_the_difference_to_the_roll_back(
     go(page, f"{address}/plans")
     assert example.draft in page.get_by_text("digest").first.inner_text()
     page.get_by_text("9.17 to 8.23 µs").wait_for()
-    page.get_by_text("107.22 to 118.22 µs").wait_for()
+    page.get_by_text("107 to 118 µs").wait_for()
     # Evidence is one click away.
     before = len(visible_tables(page))
     page.get_by_test_id("stDataFrame").nth(1).scroll_into_view_if_needed()

@@ -195,7 +195,7 @@ def evidence_rows(found: dict[int, Measurement], configs: dict[str, str]) -> lis
             "provenance": str(each.provenance),
             "regime": str(each.regime),
             "SM MHz": each.sm_clock_mhz,
-            "measured at": each.measured_at,
+            "measured at (UTC)": each.measured_at,
         }
         for id_, each in sorted(found.items())
     ]

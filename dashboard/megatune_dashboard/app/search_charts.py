@@ -30,6 +30,8 @@ MOST_TRIALS = 600
 LOGARITHMIC = 8
 """Numbers further apart than this factor are on a logarithmic axis."""
 MOST_TIES = 25
+MOST_TICKS = 12
+"""Values of a parameter that have a tick each."""
 GROUPS = (
     ("fastest tenth", 0.1, charts.COLOURS[2], 2.0),
     ("up to the middle", 0.5, charts.faint(charts.COLOURS[0], 0.45), 1.0),
@@ -207,6 +209,10 @@ def slice_figure(study: Study, parameter: str) -> go.Figure:
     # Its colours are the order of trials, which the history shows.
     made.update_traces(marker={"color": charts.COLOURS[0], "opacity": 0.6, "showscale": False, "line": {"width": 0}})
     made.update_layout(width=None)
+    values = sorted({trial.params[parameter] for trial in study.get_trials(deepcopy=False)}, key=str)
+    if len(values) <= MOST_TICKS:
+        # Only these were tried: between two of them there is nothing to read.
+        made.update_xaxes(tickvals=values, ticktext=[hover(value) for value in values])
     return _styled(made, 380)
 
 

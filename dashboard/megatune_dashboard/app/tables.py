@@ -28,7 +28,15 @@ def table(
     if not rows:
         st.caption(empty)
         return None
-    shown = st.dataframe(list(rows), hide_index=True, column_config=dict(columns or {}), key=f"table-{name}", **options)
+    shown = st.dataframe(
+        list(rows),
+        hide_index=True,
+        column_config=dict(columns or {}),
+        # What is not known is an empty cell, not the word None.
+        placeholder="",
+        key=f"table-{name}",
+        **options,
+    )
     st.download_button(
         "Download CSV",
         partial(csv_text, rows),

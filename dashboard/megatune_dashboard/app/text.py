@@ -6,8 +6,9 @@ import html
 import re
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()#+\-.!|~<>$:^=&\"'])")
-_ADDRESS = re.compile(r"(?i)(?<=http:)(?=//)|(?<=https:)(?=//)|(?<=www)(?=\.)")
-"""Where an address is cut by a character without width: Markdown makes links of them, escaped or not."""
+_ADDRESS = re.compile(r"(?i)(?<=http:)(?=//)|(?<=https:)(?=//)|(?<=www)(?=\.)|(?<=\S)(?=@)")
+"""Where an address, of a page or of mail, is cut by a character without width: Markdown makes links of them, escaped or
+not."""
 _MOST = 300
 """Letters of a name or reason that are shown."""
 

@@ -39,6 +39,8 @@ LOOK_S = 2
 """Seconds between looks at the database."""
 SEEN = "campaigns-seen"
 """In the session: whether the page was shown once."""
+MOST_LETTERS = 80
+"""Of a name in a heading."""
 NEARLY = 0.99
 """The most that is said of a campaign that has not finished."""
 
@@ -84,6 +86,8 @@ def _overview(context: Context, was_busy: bool) -> None:
 
 
 COLUMNS: dict[str, Any] = {
+    # As wide as a phone leaves room for what follows.
+    "campaign": st.column_config.TextColumn("campaign", width=150),
     "progress": st.column_config.ProgressColumn("progress", min_value=0, max_value=1, format="percent"),
     "times as fast": st.column_config.NumberColumn(
         "times as fast", format="%.2f", help="As the baselines, over all workloads: geometric mean"
@@ -116,7 +120,7 @@ def _line(context: Context, row: CampaignRow, writer: int | None, targets: dict[
 
 
 def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow]) -> None:
-    st.subheader(plain(row.name))
+    st.subheader(plain(shortened(row.name, MOST_LETTERS)))
     progress = progress_of(context, row)
     state = running.state(row, writer)
     found = outcomes_of(context, row)
@@ -125,7 +129,7 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     if progress.share is not None and row.state is not CampaignState.FINISHED:
         st.progress(progress.share, text=f"{progress.done} trials, about {progress.share:.0%} of what was asked for")
     left = progress.left_s if state == CampaignState.RUNNING else None
-    with st.container(horizontal=True, gap="large"):
+    with st.container(horizontal=True, gap="medium"):
         st.metric("State", state, width="content")
         st.metric("Best against baseline", "-" if fast is None else f"{fast:.2f} x", width="content")
         st.metric("Trials", progress.done, width="content")

@@ -143,7 +143,7 @@ def _latest(context: Context) -> None:
 
 def _failure(each: FailureRow) -> dict[str, Any]:
     return {
-        "measured at": each.measured_at,
+        "measured at (UTC)": each.measured_at,
         "status": str(each.status),
         "reason": each.reason,
         "operator": each.operator,

@@ -54,8 +54,8 @@ def predicted_step(plan: Plan, before: Plan | None) -> bool:
         return False
     what = "Known parts of a step" if any(each.missing for each in steps) else "Predicted step"
     _metrics(what, mean, before is not None, weighed=bool(plan.content.options.traffic))
-    charts.show(step_figure(steps, before is not None), "step")
-    st.caption(plain(_what_it_is(deployment, steps)))
+    charts.show(saved_figure(steps, before is not None), "step")
+    st.caption(_what_it_is(deployment, steps))
     folded_table(
         "Parts of the step", "step-parts", lambda: part_rows(steps, before is not None), empty="", columns=COLUMNS
     )
@@ -67,14 +67,14 @@ def _what_it_is(deployment: Deployment, steps: Sequence[StepTimes]) -> str:
     never = [name for name in kinds if all(name in each.missing for each in steps)]
     sometimes = [name for name in kinds if name not in never and any(name in each.missing for each in steps)]
     said = [
-        f"Predicted for a decode step of {deployment.name}: {len(kinds) - len(never)} of {len(kinds)} kinds of "
+        f"Predicted for a decode step of {plain(deployment.name)}: {len(kinds) - len(never)} of {len(kinds)} kinds of "
         "launches, each as often as a step has it, with the 95 % intervals of what the plans measured added up. "
         "Nobody has measured the whole step."
     ]
     if never:
-        said.append(f"Without a figure, and left out on every side: {', '.join(never)}.")
+        said.append(f"Without a figure, and left out on every side: {', '.join(map(plain, never))}.")
     if sometimes:
-        said.append(f"With figures at some of the tokens only: {', '.join(sometimes)}.")
+        said.append(f"With figures at some of the tokens only: {', '.join(map(plain, sometimes))}.")
     return " ".join(said)
 
 
@@ -86,21 +86,24 @@ COLUMNS: dict[str, Any] = {
 
 def _metrics(what: str, mean: ExpectedStep, compared: bool, *, weighed: bool) -> None:
     over = "weighed by the plan's traffic" if weighed else "all tokens weighed alike"
-    places = st.columns(4 if compared else 3)
-    places[0].metric(
-        f"{what}, stock", spelled(mean.stock_us), help=f"Predicted: mean over the measured tokens, {over}."
-    )
-    if compared:
-        places[1].metric(
-            "Now", spelled(mean.before_us), help="With the plan that is compared with, stock where it says nothing."
-        )
     of, saved = (mean.before_us, mean.saved_us) if compared else (mean.stock_us, mean.saved_of_stock_us)
-    places[-2].metric("This plan", spelled(mean.after_us), _delta(of, saved), delta_color="inverse")
-    places[-1].metric(
-        "Saves a step",
-        spelled(saved),
-        help=f"Of stock's step: {spelled(mean.saved_of_stock_us)}. What all sides have in common cancels.",
-    )
+    with st.container(horizontal=True, gap="medium"):
+        st.metric(
+            f"{what}, stock",
+            spelled(mean.stock_us),
+            help=f"Predicted: mean over the measured tokens, {over}.",
+            width="content",
+        )
+        if compared:
+            now = "With the plan that is compared with, and stock where it says nothing."
+            st.metric("Now", spelled(mean.before_us), help=now, width="content")
+        st.metric("This plan", spelled(mean.after_us), _delta(of, saved), delta_color="inverse", width="content")
+        st.metric(
+            "Saves a step",
+            spelled(saved),
+            help=f"Of stock's step: {spelled(mean.saved_of_stock_us)}. What all sides have in common cancels.",
+            width="content",
+        )
 
 
 def _delta(of: Bounds, saved: Bounds) -> str:
@@ -109,34 +112,49 @@ def _delta(of: Bounds, saved: Bounds) -> str:
 
 
 def spelled(us: Bounds) -> str:
-    """An interval of a time in words, e.g. ``1.20 to 1.31 ms``."""
+    """An interval of a time in words, to three digits, e.g. ``1.20 to 1.31 ms``."""
     unit, factor = ("ms", MILLI) if max(abs(us.low), abs(us.high)) >= MILLI else ("µs", 1.0)
-    low, high = f"{us.low / factor:.2f}", f"{us.high / factor:.2f}"
+    low, high = (_digits(end / factor) for end in (us.low, us.high))
     return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
 
 
-def step_figure(steps: Sequence[StepTimes], compared: bool) -> go.Figure:
-    """The step over tokens on all sides, drawn as what is predicted."""
+def _digits(value: float) -> str:
+    return f"{value:#.3g}".rstrip(".") if abs(value) < MILLI else f"{value:.0f}"
+
+
+def saved_figure(steps: Sequence[StepTimes], compared: bool) -> go.Figure:
+    """What the plan saves of a step over tokens, drawn as what is predicted; the whole steps are in the hover.
+
+    The steps themselves would be one line: what all sides have in common is most of them.
+    """
     made = charts.figure(340)
-    sides = [("stock", charts.BASELINE_COLOUR, [each.stock_us for each in steps])]
+    sides = [("against stock", charts.BASELINE_COLOUR, [(each.stock_us, each.saved_of_stock_us) for each in steps])]
     if compared:
-        sides.append(("now", charts.COLOURS[1], [each.before_us for each in steps]))
-    sides.append(("this plan", charts.COLOURS[0], [each.after_us for each in steps]))
-    for name, colour, bounds in sides:
-        middle = [(each.low + each.high) / 2 / MILLI for each in bounds]
-        half = [(each.high - each.low) / 2 / MILLI for each in bounds]
+        sides.append(("against now", charts.COLOURS[0], [(each.before_us, each.saved_us) for each in steps]))
+    for name, colour, pairs in sides:
         made.add_scatter(
             x=[each.tokens for each in steps],
-            y=middle,
-            error_y={"type": "data", "array": half, "thickness": 1.2, "width": 3},
-            customdata=[[spelled(each)] for each in bounds],
+            y=[_middle(saved) for _, saved in pairs],
+            error_y={
+                "type": "data",
+                "array": [(saved.high - saved.low) / 2 for _, saved in pairs],
+                "thickness": 1.2,
+                "width": 3,
+            },
+            customdata=[
+                [spelled(saved), spelled(of), spelled(each.after_us)]
+                for each, (of, saved) in zip(steps, pairs, strict=True)
+            ],
             mode="lines+markers",
             name=hover(name),
             line={"color": colour, "dash": charts.PREDICTED_DASH},
-            hovertemplate="%{x} tokens<br>%{customdata[0]}, predicted<extra>%{fullData.name}</extra>",
+            hovertemplate="%{x} tokens: saves %{customdata[0]}<br>known parts: %{customdata[1]} to begin with, "
+            "%{customdata[2]} with this plan<extra>%{fullData.name}</extra>",
         )
+    made.add_hline(y=0, line={"color": charts.BASELINE_COLOUR, "width": 1})
     charts.tokens_axis(made, [each.tokens for each in steps])
-    made.update_yaxes(title="known parts of a step, ms", rangemode="tozero")
+    made.update_yaxes(title="saved of a step, µs", rangemode="tozero")
+    made.update_layout(showlegend=True)
     return made
 
 

@@ -32,6 +32,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operators
 from megatune_kernels.target import architecture
+from megatune_planner.plan import Band
 from megatune_planner.rendering import decision_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.shape_view import Tie
@@ -274,7 +275,7 @@ def _failures(context: Context, row: CampaignRow, workload: WorkloadName) -> Non
             "variant": each.variant,
             "params": _params(each.params),
             "stage": str(each.stage),
-            "measured at": each.measured_at,
+            "measured at (UTC)": each.measured_at,
             "config": each.config,
         }
         for each in found
@@ -314,8 +315,7 @@ def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
     if view.plan is not None:
         band = view.plan.band(tokens)
         st.markdown(
-            f"Planning runs **{plain(decision_text(band.decision))}** at {plain(tokens_text(band))} tokens: "
-            f"{plain(band.reason)}."
+            f"Planning runs **{plain(decision_text(band.decision))}** at {plain(_at(band))}: {plain(band.reason)}."
         )
     else:
         st.info("No baseline was measured, so that nothing can be said to win.")
@@ -344,6 +344,11 @@ def _why(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
             for each in fastest
         ]
         folded_table("Baselines here", "baselines", lambda: rows, empty="", columns=NUMBERS)
+
+
+def _at(band: Band) -> str:
+    text = tokens_text(band)
+    return tokens_words(1) if text == "1" else f"{text} tokens"
 
 
 def _tie(place: int, tie: Tie) -> dict[str, Any]:
