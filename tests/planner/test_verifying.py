@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings
 from hypothesis import strategies as st
+from plan_examples import CUBLAS
 from plan_examples import REGIME
 from plan_examples import TARGET
 from plan_examples import Case
@@ -24,6 +25,7 @@ from plan_examples import example_cases
 from plan_examples import example_plan
 from plan_examples import fill
 from plan_examples import measurement as made_up
+from plan_examples import simt
 
 from megatune_db import queries
 from megatune_db import store
@@ -46,6 +48,7 @@ from megatune_planner.drafting import draft_plan
 from megatune_planner.plan import Plan
 from megatune_planner.review_warnings import review_warnings
 from megatune_planner.verifying.checks import Checks
+from megatune_planner.verifying.checks import Rival
 from megatune_planner.verifying.checks import check_hardware
 from megatune_planner.verifying.checks import checks_of
 from megatune_planner.verifying.checks import choice_of
@@ -124,10 +127,10 @@ def test_both_sides_of_every_boundary_are_measured_with_baseline_and_rivals(plan
                     side = sides[shape.shape, tokens or 0]
                     assert side.choice == choice_of(band)
                     rivals = {rival.config for rival in side.rivals}
-                    assert Config.of("cublas", {}) in rivals | {side.choice}
+                    assert (Config.of("cublas", {}) in rivals) == (band.decision.kind == "config")
                     beside = choice_of(other)
                     space = tuned.space(side.workload, architecture("sm_90a"))
-                    if beside is not None and (beside.variant == "cublas" or not space.violations(beside)):
+                    if beside is not None and beside.variant != "cublas" and not space.violations(beside):
                         assert beside in rivals | {side.choice}
 
 
@@ -180,6 +183,27 @@ def test_a_choice_that_became_slow_is_named_with_how_much(plan: Plan, checks: Ch
     assert found.machine.verdict is Verdict.HOLDS
 
 
+def test_a_rival_that_is_faster_where_nothing_was_measured_is_a_gain_and_no_drift(plan: Plan, checks: Checks) -> None:
+    # Between measured tokens a band reaches by prediction, and nothing was said of its rivals there.
+    side = next(side for side in checks.sides if side.band.decision.kind == "config" and side.workload.tokens > 1)
+    rival = Rival(simt(block=192), "neighbour")
+    between = replace(side, workload=side.workload.at(3), rivals=(*side.rivals, rival))
+    assert between.choice is not None
+    found = {}
+    for config, us in ((CUBLAS, 9.0), (between.choice, 5.0), (rival.config, 4.0)):
+        taken = samples(us, between.workload, 31, 0.001)
+        one = replace(made_up(Case(between.workload, config, us, session="verify")), samples_us=taken)
+        found[between.workload, config] = Again(None, one)
+    result = judged(plan, replace(checks, sides=(between,), canaries=()), found)
+    assert result.verdict is Verdict.HOLDS
+    ((_, _, gain),) = result.gains
+    assert gain.reason == "saves 20.0% where nothing was measured before"
+    # Against the baseline a band claims something at every one of its tokens.
+    slow = {key: again for key, again in found.items() if key[1] != CUBLAS}
+    slow[between.workload, CUBLAS] = found[between.workload, rival.config]
+    assert judged(plan, replace(checks, sides=(between,), canaries=()), slow).verdict is Verdict.DRIFTED
+
+
 def test_a_slower_machine_is_told_by_its_canaries_and_not_by_the_bands(plan: Plan, checks: Checks) -> None:
     found = judged(plan, checks, measured(checks, lambda workload, config: 1 + 3 * CANARY_MARGIN))
     assert found.verdict is Verdict.HOLDS
@@ -226,9 +250,11 @@ def test_a_choice_that_works_no_more(
 def test_a_baseline_that_fails_leaves_it_open_and_a_rival_that_fails_does_not(plan: Plan, checks: Checks) -> None:
     stock = Config.of("cublas", {})
     found = judged(plan, checks, measured(checks, status={stock: Status.OUT_OF_MEMORY}))
-    verdicts = {band.decision: band.verdict for band in found.bands if band.sides}
-    assert verdicts["stock (cublas)"] is Verdict.DRIFTED
-    assert Verdict.CANNOT_TELL in verdicts.values()
+    for band in found.bands:
+        if band.sides:
+            # A baseline that works no more is stock's own choice, and what else cannot be compared with.
+            stays = Verdict.DRIFTED if band.decision == "stock (cublas)" else Verdict.CANNOT_TELL
+            assert band.verdict is stays
     choices = {side.choice for side in checks.sides}
     rivals = {rival.config for side in checks.sides for rival in side.rivals} - choices - {stock}
     assert judged(plan, checks, measured(checks, status=dict.fromkeys(rivals, Status.CRASH))).verdict is Verdict.HOLDS
@@ -268,13 +294,15 @@ def test_verdicts_are_as_the_intervals_say_and_do_not_depend_on_the_clock(
         for side, same in zip(mine.sides, theirs.sides, strict=True):
             for compared, alike in zip(side.compared, same.compared, strict=True):
                 assert compared.now is not None
+                assert compared.allowed is not None
+                assert compared.allowed >= 1 + MARGIN
                 edges = [compared.now.high, *([compared.beyond_doubt.low] if compared.beyond_doubt else [])]
-                if all(abs(edge - 1 - MARGIN) > 1e-9 for edge in edges):
+                if all(abs(edge - compared.allowed) > 1e-9 for edge in edges):
                     assert compared.verdict is alike.verdict
                 expected = Verdict.CANNOT_TELL
-                if compared.now.high <= 1 + MARGIN:
+                if compared.now.high <= compared.allowed:
                     expected = Verdict.HOLDS
-                elif compared.beyond_doubt is not None and compared.beyond_doubt.low > 1 + MARGIN:
+                elif compared.beyond_doubt is not None and compared.beyond_doubt.low > compared.allowed:
                     expected = Verdict.DRIFTED
                 assert compared.verdict is expected
 

@@ -1,9 +1,9 @@
 """What has to be measured again to verify a plan: only what decides, and a few configs that decide nothing.
 
 - **Sides.** Of every band that rests on measurements its first and its last tokens, which are both sides of every
-  boundary. There the band's own choice is measured with every baseline and with its rivals: what the neighbouring band
-  serves, and the fastest config of each variant when the plan was made. Where neither of these tokens was measured
-  then, the measured ones in the middle of the band are taken too, so that something can be compared with then.
+  boundary. There a band's own config is measured with every baseline, and it or stock with its rivals: the config of
+  the neighbouring band, and the fastest of each variant when the plan was made. Where neither of these tokens was
+  measured then, the measured ones in the middle of the band are taken too, so that something is compared with then.
 - **Canaries.** Configs away from boundaries, always the same ones of a plan, whose times are compared with what they
   were: they say whether the machine itself has changed, whatever the plan says.
 
@@ -141,12 +141,14 @@ def _sides(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, ca
         for end, tokens in _ends(band, partial(_can_serve, name, shape, choice, can)):
             workload = workload_of(name, shape, tokens)
             space = tuned.space(workload, arch)
-            rivals: dict[Config, Kind] = {Config.of(each, {}): "baseline" for each in baselines if each in known}
+            # Stock is whatever serves without a plan: which baseline that is decides nothing.
+            served = known if band.decision.kind == "config" else []
+            rivals: dict[Config, Kind] = {Config.of(each, {}): "baseline" for each in baselines if each in served}
             for beside in _neighbours(shape, index, end):
                 other = choice_of(beside)
                 # What is not legal here cannot be what would have served.
                 legal = other is not None and (other.variant in tuned.baselines or not space.violations(other))
-                if other is not None and beside.points and legal:
+                if other is not None and other.variant not in tuned.baselines and legal:
                     rivals.setdefault(other, "neighbour")
             for curve in shape.curves:
                 found = curve.at(tokens) if curve.kind == "variant" else None

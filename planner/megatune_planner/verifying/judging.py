@@ -10,6 +10,10 @@ upper end of the 95 % interval of time of the choice over time of the other lies
 where all comparisons do. To claim all at once needs no correction, because all of them have to be shown (an
 intersection-union test, Berger 1982).
 
+**Against rivals** a ratio may be what it was: a plan takes a choice that is slower than the fastest where a further
+config would not be worth it. And at tokens that were not measured then, where a band reaches by prediction, the plan
+claims no more than not to be slower than its baseline: a rival that is faster there is a gain to be had, and no drift.
+
 **Drift is shown too.** It is claimed where the lower end lies above 1 + margin. Where one of many comparisons is enough
 for an alarm, chance gets many tries; so this interval is widened such that all of them hold at once with 95 %
 (Bonferroni). Between the two it cannot be told.
@@ -96,7 +100,7 @@ def judge(
     :param at: when, UTC without a time zone.
     :param recording: what was replayed, if so.
     """
-    count = sum(len(side.rivals) for side in checks.sides)
+    count = sum(_allowed(side, rival, margin) is not None for side in checks.sides for rival in side.rivals)
     judging = _Judging(measured, margin, count, is_replay=recording is not None)
     by_band: dict[tuple[object, ...], list[SideVerdict]] = {}
     for side in checks.sides:
@@ -174,9 +178,10 @@ class _Judging:
         now = beyond = None
         pairs, reason = 0, ""
         verdict = Verdict.CANNOT_TELL
+        allowed = _allowed(side, rival, self.margin)
         if other is not None and other.measurement.status is Status.OK:
             now, beyond, pairs = compare(mine.measurement, other.measurement, self.sure)
-            verdict, reason = self._verdict(now, beyond, pairs)
+            verdict, reason = self._verdict(now, beyond, pairs, allowed)
         elif rival.kind == "baseline":
             how = "was not measured" if other is None else f"ended {other.measurement.status}"
             reason = f"the baseline {rival.config.variant} {how}"
@@ -190,16 +195,22 @@ class _Judging:
             kind=rival.kind,
             verdict=verdict,
             reason=reason,
+            allowed=allowed,
             then=None if times[0] is None or times[1] is None else times[0] / times[1],
             now=_ratio(now),
             beyond_doubt=_ratio(beyond),
             pairs=pairs,
         )
 
-    def _verdict(self, now: Interval, beyond: Interval | None, count: int) -> tuple[Verdict, str]:
-        if now.high <= 1 + self.margin:
+    def _verdict(
+        self, now: Interval, beyond: Interval | None, count: int, allowed: float | None
+    ) -> tuple[Verdict, str]:
+        if allowed is None:
+            faster = beyond is not None and beyond.low > 1 + self.margin
+            return Verdict.HOLDS, f"saves {1 - 1 / now.median:.1%} where nothing was measured before" if faster else ""
+        if now.high <= allowed:
             return Verdict.HOLDS, ""
-        if beyond is not None and beyond.low > 1 + self.margin:
+        if beyond is not None and beyond.low > allowed:
             return Verdict.DRIFTED, ""
         if beyond is None:
             return Verdict.CANNOT_TELL, f"too few samples: {least_count(self.sure)} pairs can show drift, not {count}"
@@ -349,6 +360,23 @@ def _then(shape: ShapePlan, tokens: int, config: Config | None) -> float | None:
                 if point.tokens == tokens:
                     return point.latency.median_us
     return None
+
+
+def _allowed(side: Side, rival: Rival, margin: float) -> float | None:
+    """What the ratio of a choice and a rival may be; None where nothing was known of them."""
+    if rival.kind == "baseline":
+        return 1 + margin
+    tokens = side.workload.tokens
+    mine = _then(side.shape, tokens, side.choice)
+    if mine is None:
+        return None
+    theirs = _then(side.shape, tokens, rival.config)
+    if theirs is None:
+        # It was no better than the best of its variant, of which the plan tells.
+        best = side.shape.curve("variant", rival.config.variant)
+        point = None if best is None else best.at(tokens)
+        theirs = None if point is None else point.latency.median_us
+    return (1 + margin) * max(1.0, 1.0 if theirs is None else mine / theirs)
 
 
 def _revisions(measured: Measured) -> dict[str, str]:

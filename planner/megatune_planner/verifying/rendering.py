@@ -40,6 +40,8 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
     for band in found.bands:
         if band.verdict is not Verdict.HOLDS:
             yield Text(f"{band.operator} {band.shape}, {tokens_text(band)} tokens: {band.verdict}: {band.reason}")
+    for band, side, each in found.gains:
+        yield Text(f"{band.operator} {band.shape}, {side.tokens} tokens: {each.against} {each.reason}")
     if found.changed:
         changed = ", ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
         yield Text(f"changed since the plan was made: {changed}")

@@ -46,9 +46,12 @@ class Compared(Part):
     kind: Literal["baseline", "neighbour", "variant"]
     """See ``checks.Rival``."""
     verdict: Verdict
-    """``holds``: the choice is not slower beyond the margin; ``drifted``: it is; else neither is shown."""
+    """``holds``: the ratio is within what is allowed; ``drifted``: it is not; else neither is shown."""
     reason: str
-    """Why it cannot be told; empty where it can."""
+    """Why it cannot be told, or what could be gained; empty where there is nothing to say."""
+    allowed: float | None
+    """The most that the ratio may be: the margin over 1, and over what it was where the plan took a slower choice
+    knowingly. None where nothing was known of the two, so that nothing can have drifted."""
     then: float | None
     """Ratio of the medians when the plan was made; None where one was not measured then."""
     now: Ratio | None
@@ -167,7 +170,7 @@ class Verification(Part):
     margin: Share
     """Share of the time by which a choice may be slower than what it is compared with."""
     comparisons: Annotated[int, Field(ge=0)]
-    """How many there are, which the intervals of drift are widened for."""
+    """How many can show drift, which its intervals are widened for."""
     verdict: Verdict
     """Of the plan: the worst of its bands."""
     reason: str
@@ -176,6 +179,17 @@ class Verification(Part):
     """Beside the verdict, and no part of it: comparisons are within one session."""
     bands: tuple[BandVerdict, ...]
     """In the order of the plan."""
+
+    @property
+    def gains(self) -> list[tuple[BandVerdict, SideVerdict, Compared]]:
+        """Where something is faster that was not known when the plan was made: what a campaign there would gain."""
+        return [
+            (band, side, each)
+            for band in self.bands
+            for side in band.sides
+            for each in side.compared
+            if each.allowed is None and each.reason
+        ]
 
     @property
     def counts(self) -> dict[Verdict, int]:
