@@ -84,6 +84,7 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     ),
     "failure_counts": (queries.failure_counts, {PLANNING}),
     "failing_configs": (queries.failing_configs, {PLANNING}),
+    "workers": (queries.workers, {BY_ID, "ix_megatune_jobs_campaign_id_state_id"}),
     "failures": (queries.failures, {PLANNING, BY_ID}),
     "failures of a campaign": (lambda s: queries.failures(s, campaign_id=1), {PLANNING, BY_ID}),
     "stored_samples": (lambda s: queries.stored_samples(s, 1), {BY_ID}),
@@ -151,7 +152,7 @@ def test_measurements_are_read_by_the_intended_index(filled: Database, name: str
     finally:
         event.remove(filled.engine, "before_cursor_execute", remember)
     steps = []
-    with closing(connection.connect(filled.path, Mode.READ)) as raw:
+    with closing(connection.connect(filled.location.path, Mode.READ)) as raw:
         for sql, parameters in statements:
             if sql.lstrip().startswith(("SELECT", "WITH")):
                 steps += [row[3] for row in raw.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]

@@ -128,6 +128,23 @@ def test_many_workers_never_share_a_job(database: Database, campaign: int) -> No
     assert sorted(taken.values()) == [1, 1, 1, 1]
 
 
+def test_who_measures_is_told_the_latest_first(database: Database, campaign: int) -> None:
+    first, second = claim(database, campaign), claim(database, campaign)
+    with database.session() as session:
+        leases.end_worker(session, first.worker_id, "nothing is left to measure")
+        leases.finish(session, second, [measured(1, 0, 9.0)])
+    with database.session() as session:
+        found = queries.workers(session)
+        assert [each.id for each in found] == [second.worker_id, first.worker_id]
+        assert [each.leased for each in found] == [0, 1]
+        assert [each.ended for each in found] == ["", "nothing is left to measure"]
+        assert {(each.place, each.target, each.provenance) for each in found} == {
+            (place.here(), TARGET, Provenance.MEASURED)
+        }
+        assert all(0 <= each.silent_s < 600 and 0 <= each.ran_s < 600 for each in found)
+        assert [each.id for each in queries.workers(session, most=1)] == [second.worker_id]
+
+
 def test_a_lost_lease_is_given_out_twice_more_and_is_not_the_configs_fault(database: Database, campaign: int) -> None:
     for attempt in (1, 2, 3):
         lost = claim(database, campaign, lease_s=-1.0)

@@ -122,6 +122,8 @@ def test_failures_are_counted_and_told_the_latest_first(database: Database) -> N
             (config(1), Status.CRASH, 1),
         ]
         assert len(queries.failing_configs(session, most=1)) == 1
+        (crashing,) = queries.failing_configs(session, statuses=(Status.CRASH,))
+        assert crashing.config == config(1)
         every = queries.failures(session)
         assert [each.measurement_id for each in every] == ids[2::-1]
         assert (every[0].reason, every[0].tokens, every[0].variant) == ("it was crash", 2, "mma")

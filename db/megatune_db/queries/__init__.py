@@ -43,7 +43,9 @@ from megatune_db.queries._priors import PriorRow
 from megatune_db.queries._priors import imported_configs
 from megatune_db.queries._priors import priors
 from megatune_db.queries._queue import TroubledJob
+from megatune_db.queries._queue import WorkerRow
 from megatune_db.queries._queue import troubled_jobs
+from megatune_db.queries._queue import workers
 from megatune_db.queries._reviews import PlanExportRow
 from megatune_db.queries._reviews import ReviewRow
 from megatune_db.queries._reviews import plan_export
@@ -99,6 +101,7 @@ __all__ = [
     "TrialRow",
     "TroubledJob",
     "VerificationRow",
+    "WorkerRow",
     "WorkloadName",
     "WorkloadRow",
     "artifacts",
@@ -142,5 +145,6 @@ __all__ = [
     "trials",
     "troubled_jobs",
     "verifications",
+    "workers",
     "workloads",
 ]

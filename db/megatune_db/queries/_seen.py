@@ -309,8 +309,13 @@ def failure_counts(session: Session) -> dict[Status, int]:
     return found
 
 
-def failing_configs(session: Session, most: int = MOST_FAILING) -> list[FailingConfig]:
-    """The configs that failed most often, by target and status."""
+def failing_configs(
+    session: Session, most: int = MOST_FAILING, *, statuses: tuple[Status, ...] = FAILED
+) -> list[FailingConfig]:
+    """The configs that failed most often, by target and status.
+
+    :param statuses: that count as failing.
+    """
     counted = []
     for number, target, regime, provenance in kinds(session):
         query = (
@@ -319,7 +324,7 @@ def failing_configs(session: Session, most: int = MOST_FAILING) -> list[FailingC
                 Row.target_id == number,
                 Row.regime == str(regime),
                 Row.provenance == provenance,
-                Row.status.in_(FAILED),
+                Row.status.in_(statuses),
             )
             .group_by(Row.config_id, Row.status)
         )
