@@ -84,7 +84,6 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
     ),
     "failure_counts": (queries.failure_counts, {PLANNING}),
     "failing_configs": (queries.failing_configs, {PLANNING}),
-    "workers": (queries.workers, {BY_ID, "ix_megatune_jobs_campaign_id_state_id"}),
     "failures": (queries.failures, {PLANNING, BY_ID}),
     "failures of a campaign": (lambda s: queries.failures(s, campaign_id=1), {PLANNING, BY_ID}),
     "stored_samples": (lambda s: queries.stored_samples(s, 1), {BY_ID}),
