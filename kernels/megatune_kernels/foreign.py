@@ -118,7 +118,7 @@ class Foreign:
         """
         found = getattr(self.module(module), name, None)
         if found is None:
-            raise Unknown(f"{self._where(module)} has no {name}, which Megatune tunes: another version of it does")
+            raise Unknown(f"{self._where(module)} has no {name}, which Megatune needs: take a version that has it")
         return found
 
     def _importer(self, importer: str) -> Callable[..., Any]:

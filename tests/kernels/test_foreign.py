@@ -124,5 +124,5 @@ def test_what_cannot_be_loaded_says_why(tmp_path: Path, text: str, says: str) ->
 
 
 def test_a_name_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Unknown, match="has no Gone, which Megatune tunes"):
+    with pytest.raises(Unknown, match="has no Gone, which Megatune needs"):
         Foreign(runtime(tmp_path), "engine.kernels").need("engine.kernels.host", "Gone")

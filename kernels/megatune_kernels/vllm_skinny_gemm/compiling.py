@@ -5,6 +5,7 @@ Imports the DSL.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -60,7 +61,10 @@ def compile_kernel(runtime: Runtime, params: Params, tokens: int, n: int, k: int
         raise Unknown(f"{describe(runtime)} compiles {len(asked)} kernels for one config, Megatune knows of 1")
     kernel, arguments, options = asked[0]
     kept = " ".join(option for option in options.split() if option not in NOT_OF_THE_KERNEL)
-    return compile_for(arch, kernel, *arguments, options=kept)
+    with warnings.catch_warnings():
+        # Of what vLLM calls in the DSL, which is not for Megatune's user to mend.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return compile_for(arch, kernel, *arguments, options=kept)
 
 
 @cache

@@ -104,7 +104,7 @@ class VllmSkinnyGemm(Operator):
             check_compiled(launch.parameters, artifact.cubin, artifact.entry)
             check_reads(launch.parameters, compiled.artifacts.PTX)
         except Unknown as error:
-            raise Unknown(f"{modules.KERNEL} of {describe(runtime)}: {error}") from error
+            raise Unknown(f"{modules.KERNEL} of {describe(runtime)}: {error}: nothing is launched") from error
         return artifact
 
     def launch(self, workload: Workload, config: Config) -> Launch:

@@ -281,7 +281,8 @@ def _check_fields(runtime: Runtime, config_class: Any) -> None:
         what = [f"lacks {', '.join(lacks)}"] if lacks else []
         what += [f"has {', '.join(new)} without a default, which Megatune does not know"] if new else []
         raise Unknown(
-            f"SkinnyGemmConfig of {describe(runtime)} {' and '.join(what)}: use a version of vLLM without that"
+            f"SkinnyGemmConfig of {describe(runtime)} {' and '.join(what)}: "
+            f"name another version in {modules.ENVIRONMENT}"
         )
 
 
