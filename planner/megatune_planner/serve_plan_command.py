@@ -43,6 +43,7 @@ def serve_plan(
     ] = None,
     model: Annotated[str | None, typer.Option(help="The model; by default the one that the plan holds for.")] = None,
     ranks: Annotated[int | None, typer.Option(min=1, help="Ranks; by default those that the plan holds for.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Hosts that the ranks are on, as many on each.")] = 1,
     given: Annotated[
         Path | None, typer.Option(help="TOML of what was measured besides: parts of a step, or steps of stock.")
     ] = None,
@@ -71,7 +72,7 @@ def serve_plan(
 
     level = Level(rate, concurrency, context, head_room)
     profile = None if traffic is None else read_traffic(traffic)
-    found = _options(plan, model, level, ranks, None if given is None else read_given(given), db)
+    found = _options(plan, model, level, ranks, nodes, None if given is None else read_given(given), db)
     try:
         chosen = choose(found, profile)
     except LevelNotMet as error:
@@ -105,7 +106,7 @@ def serve_plan(
 
 
 def _options(
-    plans: list[str], model: str | None, level: Any, ranks: int | None, given: Any, db: Location
+    plans: list[str], model: str | None, level: Any, ranks: int | None, nodes: int, given: Any, db: Location
 ) -> list[Option]:
     from megatune_kernels.models import model as find_model
     from megatune_planner.serving.choosing import options
@@ -116,7 +117,7 @@ def _options(
         of = model or plan.content.gate.model
         if of is None:
             raise MegatuneError(f"{name} holds for every model that has its shapes: say which is served with --model")
-        found += options(plan, find_model(of), level, ranks, given)
+        found += options(plan, find_model(of), level, ranks, given, nodes)
     return found
 
 
@@ -128,6 +129,7 @@ def _summary(option: Option, traffic: Traffic | None) -> dict[str, Any]:
         "model": option.model.name,
         "ranks": option.layout.tensor,
         "context_ranks": option.layout.context_ranks,
+        "nodes": option.layout.nodes,
         "concurrency": option.layout.sequences,
         "rate": option.level.rate,
         "limit": option.limit,

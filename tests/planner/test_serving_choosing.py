@@ -25,6 +25,7 @@ from megatune_planner.serving.choosing import choose
 from megatune_planner.serving.choosing import nearest
 from megatune_planner.serving.choosing import options
 from megatune_planner.serving.configuration import Level
+from megatune_planner.serving.configuration import arguments
 from megatune_planner.serving.configuration import capture_sizes
 from megatune_planner.serving.given import read_given
 from megatune_planner.serving.step import Given
@@ -55,6 +56,23 @@ def test_a_level_that_is_met_names_the_plan(plan: Plan, given: Given) -> None:
     rate = option.step.rate
     assert rate is not None
     assert rate.low >= 20
+
+
+def test_ranks_on_several_nodes_need_a_plan_that_holds_there(plan: Plan, given: Given) -> None:
+    level = Level(20, 8, 8192)
+    with pytest.raises(MegatuneError, match=r"does not hold over several nodes: .* --accept multi_node"):
+        list(options(plan, K3, level, None, given, nodes=2))
+    gate = plan.content.gate.model_copy(update={"features": ("multi_node",)})
+    spread = Plan.of(plan.content.model_copy(update={"gate": gate}))
+    (option,) = options(spread, K3, level, RANKS, given, nodes=2)
+    assert (option.limit, option.layout.tensor, option.layout.nodes) == (None, RANKS, 2)
+    written = {setting.path: setting for setting in arguments(spread, option.served(None))}
+    assert written["nnodes",].value == 2
+    assert "--node-rank" in written["nnodes",].reason
+    (single,) = options(spread, K3, level, RANKS, given)
+    assert ("nnodes",) not in {setting.path for setting in arguments(spread, single.served(None))}
+    with pytest.raises(MegatuneError, match="16 ranks cannot be split over 3 nodes"):
+        list(options(spread, K3, level, RANKS, given, nodes=3))
 
 
 @pytest.mark.parametrize(

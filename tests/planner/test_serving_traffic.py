@@ -92,6 +92,15 @@ def test_bad_profiles_are_one_line(tmp_path: Path, name: str, text: str, says: s
     assert "\n" not in str(caught.value)
 
 
+def test_an_exemplar_is_no_label(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.txt"
+    path.write_text(
+        f'{METRIC}_bucket{{le="1.0",model_name="a}}b"}} 5 # {{trace_id="x"}} 0.5\n{METRIC}_bucket{{le="8.0",'
+        f'model_name="a}}b"}} 7 1700000000.5\n'
+    )
+    assert read_traffic(path).counts == {1: 5.0, 8: 2.0}
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(MegatuneError, match=r"cannot read the traffic profile .*none\.csv"):
         read_traffic(tmp_path / "none.csv")

@@ -39,6 +39,7 @@ FLAGS = (
     "max-num-batched-tokens",
     "max-num-seqs",
     "model",
+    "nnodes",
     "tensor-parallel-size",
 )
 """Everything that is ever written."""

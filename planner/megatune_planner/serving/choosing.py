@@ -32,6 +32,9 @@ from megatune_planner.serving.step import of_plan
 from megatune_planner.serving.step import step
 from megatune_planner.serving.traffic import Traffic
 
+MULTI_NODE = "multi_node"
+"""What a gate calls ranks on several nodes."""
+
 Limit = Literal["memory", "latency", "no data"]
 
 
@@ -140,17 +143,26 @@ class Option:
         )
 
 
-def options(plan: Plan, model: Model, level: Level, ranks: int | None, given: Given | None) -> Iterator[Option]:
+def options(
+    plan: Plan, model: Model, level: Level, ranks: int | None, given: Given | None, nodes: int = 1
+) -> Iterator[Option]:
     """A plan's ways to be served: its worlds, and the cache whole on every rank or shared out over all of them.
 
-    :raises MegatuneError: when the plan does not hold for the model or the ranks, or figures are missing.
+    :param nodes: hosts that the ranks are on.
+    :raises MegatuneError: when the plan does not hold for the model, the ranks or the nodes, or figures are missing.
     """
-    for tensor in _tensors(plan, model, ranks):
+    if nodes > 1 and MULTI_NODE not in plan.content.gate.features:
+        raise MegatuneError(
+            f"{plan.content.name} does not hold over several nodes: every answer there would be stock; where its "
+            f"measurements hold there too, plan with --accept {MULTI_NODE}"
+        )
+    tensors = _tensors(plan, model, ranks)
+    for tensor in [each for each in tensors if each % nodes == 0] or tensors:
         layouts = [1]
         if tensor > 1 and model.attention.kind == "mla" and "context_parallel" in plan.content.gate.features:
             layouts.append(tensor)
         for context_ranks in layouts:
-            layout = Layout(tensor, context_ranks, level.concurrency, level.context)
+            layout = Layout(tensor, context_ranks, level.concurrency, level.context, nodes)
             yield Option(plan, model, level, layout, given)
 
 

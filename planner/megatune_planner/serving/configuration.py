@@ -139,6 +139,13 @@ def arguments(plan: Plan, served: Served | None = None) -> Iterator[Setting]:
     if tensor is not None:
         why = "the least ranks that meet the level" if served else "reductions were measured among so many ranks"
         yield Setting(("tensor-parallel-size",), tensor, why, f"{digest}, worlds {list(gate.worlds) or 'any'}")
+    if served and served.layout.nodes > 1:
+        yield Setting(
+            ("nnodes",),
+            served.layout.nodes,
+            "the ranks are on so many hosts: start each with its own --node-rank, and --master-addr of the first",
+            f"{digest}, whose gate accepts multi_node",
+        )
     yield Setting(("dtype",), "bfloat16", "the operands that were measured", f"{digest}, dtypes {list(gate.dtypes)}")
     if served:
         yield from _of_level(served)

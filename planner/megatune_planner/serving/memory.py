@@ -87,15 +87,19 @@ class Layout:
     """Served at once."""
     context: int = 1
     """Tokens of each of them."""
+    nodes: int = 1
+    """Hosts that the ranks are on, as many on each."""
 
     def __post_init__(self) -> None:
-        for name in ("tensor", "context_ranks", "sequences", "context"):
+        for name in ("tensor", "context_ranks", "sequences", "context", "nodes"):
             if getattr(self, name) < 1:
                 raise MegatuneError(f"{name.replace('_', ' ')} is {getattr(self, name)}: it has to be at least 1")
         if self.tensor % self.context_ranks:
             raise MegatuneError(
                 f"context parallelism {self.context_ranks} does not divide the {self.tensor} ranks of a model"
             )
+        if self.tensor % self.nodes:
+            raise MegatuneError(f"{self.tensor} ranks cannot be split over {self.nodes} nodes: as many are on each")
 
 
 def memory(

@@ -21,7 +21,10 @@ from typing import Any
 from megatune_kernels.errors import MegatuneError
 
 METRIC = "vllm:iteration_tokens_total"
-_SAMPLE = re.compile(r"^(?P<name>[^\s{]+)\{(?P<labels>.*)\}\s+(?P<value>\S+)(\s+-?\d+)?$")
+_SAMPLE = re.compile(
+    r"^(?P<name>[^\s{]+)\{(?P<labels>(?:[^\"}]|\"(?:[^\"\\]|\\.)*\")*)\}\s+(?P<value>\S+)(\s+-?[\d.]+)?(\s+#.*)?$"
+)
+"""A line of Prometheus' text, or of OpenMetrics', which may carry an exemplar behind a hash."""
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
@@ -142,6 +145,8 @@ def _checked(items: Iterator[tuple[Any, Any]], beyond: float, source: str) -> Tr
     found = {tokens: count for tokens, count in sorted(counts.items()) if count}
     if not found:
         raise MegatuneError("no steps are counted: a traffic profile needs a count above 0")
+    if not math.isfinite(sum(found.values()) + beyond):
+        raise MegatuneError("the counts add up to no number: they are too large")
     return Traffic(found, beyond, source)
 
 
