@@ -41,6 +41,7 @@ from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.checking import check
 from megatune_planner.plan import Plan
 from megatune_tuner.campaign_file import load_campaign
+from megatune_tuner.campaign_file import parse_campaign
 from tests.contract.runtime_wheels import unpack
 from tests.contract.runtime_wheels import wheel
 from tests.contract.test_vllm_plugin import NEEDED
@@ -405,3 +406,10 @@ def test_check_knows_what_the_plan_needs(
     assert "depth" in problem.problem
     needed = exporter("vllm-plugin").needs(plan)
     assert KERNEL in needed
+
+
+def test_adapters_are_measured_where_they_are_named() -> None:
+    text = 'name="x"\ntokens=[1]\n[model]\nname="Kimi-K3"\ntensor_parallel=16\n'
+    assert "vllm-skinny-gemm" not in {workload.operator for workload in parse_campaign(text).workloads()}
+    named = parse_campaign(f'operators=["vllm-skinny-gemm"]\n{text}').workloads()
+    assert {workload.operator for workload in named} == {"vllm-skinny-gemm"}

@@ -47,6 +47,14 @@ def test_a_model_at_two_degrees() -> None:
     assert campaign.text == GOOD
 
 
+def test_a_shape_can_have_tokens_of_its_own() -> None:
+    text = 'name="x"\ntokens=[1, 2]\n[[shapes]]\noperator="toy"\nn=8\nk=8\n'
+    campaign = parse_campaign(f'{text}[[shapes]]\noperator="toy"\nn=16\nk=8\ntokens=[2, 5]\n')
+    assert [(workload["n"], workload.tokens) for workload in campaign.workloads()] == [(8, 1), (8, 2), (16, 2), (16, 5)]
+    with pytest.raises(MegatuneError, match=r"shapes\[0\].tokens: has to be a list, not 3$"):
+        parse_campaign(f"{text}tokens=3\n")
+
+
 def test_explicit_shapes_follow_the_model_and_are_not_repeated() -> None:
     text = GOOD + '[[shapes]]\noperator="toy"\nn=448\nk=7168\n[[shapes]]\noperator="toy"\nn=8\nk=8\ndtype="fp8"\n'
     found = parse_campaign(text).workloads()
