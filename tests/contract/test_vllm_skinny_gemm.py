@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import shutil
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_recording import recorded
 from plan_examples import BASELINES
+from plan_examples import TARGET
 from plan_examples import Case
 from plan_examples import example_plan
 
+from megatune_db.records import Regime
 from megatune_db.records import Stage
+from megatune_db.records import Status
 from megatune_kernels import artifact
 from megatune_kernels.artifact import artifact_key
 from megatune_kernels.artifact import revision_of
@@ -29,6 +35,8 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import Unknown
 from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
+from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
@@ -42,6 +50,12 @@ from megatune_planner.exporters.checking import check
 from megatune_planner.plan import Plan
 from megatune_tuner.campaign_file import load_campaign
 from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.compiling import Built
+from megatune_tuner.execution import run_file
+from megatune_tuner.measuring import Meter
+from megatune_tuner.runners.gpu import GpuRunner
+from megatune_tuner.workers.gpu_messages import Job
+from megatune_tuner.workers.gpu_messages import Outcome
 from tests.contract.runtime_wheels import unpack
 from tests.contract.runtime_wheels import wheel
 from tests.contract.test_vllm_plugin import NEEDED
@@ -413,3 +427,64 @@ def test_adapters_are_measured_where_they_are_named() -> None:
     assert "vllm-skinny-gemm" not in {workload.operator for workload in parse_campaign(text).workloads()}
     named = parse_campaign(f'operators=["vllm-skinny-gemm"]\n{text}').workloads()
     assert {workload.operator for workload in named} == {"vllm-skinny-gemm"}
+
+
+class Builds:
+    """Stands for the pool of compilers: every config is built at once."""
+
+    processes = 1
+
+    def __init__(self) -> None:
+        self.asked: list[Config] = []
+
+    def submit(self, tuned: Operator, workload: Workload, config: Config) -> Future[Built]:
+        self.asked.append(config)
+        done: Future[Built] = Future()
+        done.set_result(Built(Artifact("key", "sm_90a", "entry", b"", 0, 0), Status.OK, "", 0.0))
+        return done
+
+
+class Diary(GpuRunner):
+    """Stands for the runner of a GPU: it keeps what its process would be told to do."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self._target = TARGET
+        self._order = random.Random(0)
+
+    def _search(self, job: Job) -> Outcome:
+        self.jobs.append(job)
+        return Outcome(Status.OK, samples_us=(1.0,) * 7, throttled=(False,) * 7, launches=1)
+
+
+def test_the_tables_config_is_launched_in_its_name(vllm: Path) -> None:
+    runner, builds = Diary(), Builds()
+    meter = Meter(runner, Regime(), builds)
+    for workload, runs in (
+        (cell(2304, 1536, 1), skinny(96, 4)),
+        (cell(768, 7168, 1), SHIPPED),
+    ):
+        found = meter.measure(meter.job(workload, SHIPPED))
+        assert found.config == SHIPPED.digest
+        job = runner.jobs.pop()
+        assert job.config == runs
+        built = runs is not SHIPPED
+        assert (job.artifact is not None, builds.asked == [runs], bool(found.revision)) == (built,) * 3
+        builds.asked.clear()
+
+
+def test_recordings_are_replayed_without_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(modules.ENVIRONMENT, raising=False)
+    workload = cell(2304, 1536, 1)
+    times = {CUBLAS: 5.4, SHIPPED: 3.6, skinny(96, 2): 3.2, skinny(96, 4): 3.61}
+    cases = [Case(workload, config, us) for config, us in times.items()]
+    cases += [Case(workload, config, us, Stage.FINAL, "finals") for config, us in times.items()]
+    path = recorded(tmp_path, cases)
+    campaign = tmp_path / "replay.toml"
+    campaign.write_text(
+        'name = "replay"\noperators = ["vllm-skinny-gemm"]\ntokens = [1]\n[[shapes]]\noperator = "vllm-skinny-gemm"\n'
+        f'n = 2304\nk = 1536\n[budget]\ntrials = 4\n[runner]\nkind = "replay"\nrecording = "{path}"\n'
+    )
+    summary = run_file(load_campaign(campaign), tmp_path / "replay.db")
+    (outcome,) = summary.outcomes
+    assert (outcome.best_us, outcome.baseline_us) == pytest.approx((3.2, 3.6))
