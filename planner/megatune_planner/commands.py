@@ -175,7 +175,7 @@ def show(
 def export(
     plan: PlanArgument,
     to: Annotated[str, typer.Option("--to", metavar="EXPORTER", help="What to write: json, vllm-low-latency-table, …")],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Directory for the files; made when it is missing.")],
+    out: Annotated[Path, typer.Option(help="Directory for the files; made when it is missing.")],
     db: DatabaseOption = DEFAULT_DATABASE,
     unreviewed: Annotated[
         bool,

@@ -30,12 +30,14 @@ from megatune_db.records import Stage
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.space import Config
 from megatune_kernels.target import Target
 from megatune_planner.gate import Gate
 from megatune_planner.inputs import INPUTS
 from megatune_planner.inputs import Input
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
+from megatune_planner.reader import shape_of
 from megatune_planner.rules import Rule
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Microseconds
@@ -73,6 +75,13 @@ class Latency(Part):
         return self
 
 
+def _check_config(config: str, variant: str, params: Params) -> None:
+    """Exporters write the params, so that a config which is named otherwise is not the one that was measured."""
+    meant = Config.of(variant, dict(params)).digest
+    if config != meant:
+        raise ValueError(f"the config {config} is not that of its params, which is {meant}")
+
+
 class UseConfig(Part):
     """Run this config."""
 
@@ -92,6 +101,11 @@ class UseConfig(Part):
     """What the address of every operand must be a multiple of."""
     resident: bool
     """Whether its blocks wait for one another, so that all of them have to be on the GPU at once."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        _check_config(self.config, self.variant, self.params)
+        return self
 
 
 class UseStock(Part):
@@ -184,6 +198,11 @@ class CurvePoint(Part):
     """Where the figure comes from."""
     evidence: MeasurementId
     """The measurement."""
+
+    @model_validator(mode="after")
+    def _named(self) -> Self:
+        _check_config(self.config, self.variant, self.params)
+        return self
 
 
 class Curve(Part):
@@ -357,6 +376,8 @@ class ShapePlan(Part):
 
     @model_validator(mode="after")
     def _tiled(self) -> Self:
+        if self.shape != shape_of(self.dims):
+            raise ValueError(f"{self.shape}: it is no key of its dims, which is {shape_of(self.dims)}")
         expected: int | None = 1
         for band in self.bands:
             if band.tokens_lo != expected:

@@ -151,7 +151,7 @@ def without_kernels(plan: Plan) -> Plan:
         if isinstance(value, dict):
             fixed = {"params": {}, "workspace_bytes": 0, "workspace_alignment_bytes": 1}
             value = {key: fixed.get(key, blank(each)) for key, each in value.items()}
-            return value | ({"config": value["variant"]} if "config" in value else {})
+            return value | ({"config": Config.of(value["variant"], {}).digest} if "config" in value else {})
         return [blank(each) for each in value] if isinstance(value, list) else value
 
     spelled = plan.content.model_dump(mode="json")
