@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shlex
 import zipfile
 from collections.abc import Mapping
 
 import streamlit as st
 
+from megatune_dashboard.app import charts
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.plans import SHORT
 from megatune_dashboard.app.plans import label
 from megatune_dashboard.app.plans import loaded
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
+from megatune_dashboard.app.verifications import band_rows
+from megatune_dashboard.app.verifications import canary_rows
+from megatune_dashboard.app.verifications import document
+from megatune_dashboard.app.verifications import timeline_figure
+from megatune_dashboard.app.verifications import verification_rows
 from megatune_dashboard.app.welcome import welcome
 from megatune_db import queries
 from megatune_db.errors import DatabaseError
@@ -36,6 +43,18 @@ PATH = "exports"
 
 DONE = "export-done"
 """Where the session keeps what was just exported, until the page has said so."""
+MOST_VERIFICATIONS = 500
+NUMBERS = {
+    name: st.column_config.NumberColumn(format=spelled)
+    for name, spelled in (
+        ("then µs", "%.3f"),
+        ("now µs", "%.3f"),
+        ("time over the closest", "%.3f"),
+        ("now over then", "%.3f"),
+        ("low", "%.3f"),
+        ("high", "%.3f"),
+    )
+}
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """The earliest time that an archive can say: the same files give the same archive."""
 
@@ -46,6 +65,11 @@ def page(context: Context) -> None:
         return
     st.title("Exports")
     _export(context)
+    _exported(context)
+    _verified(context)
+
+
+def _exported(context: Context) -> None:
     st.subheader("What was exported")
     rows = context.read(queries.plan_exports)
     shown = [
@@ -168,6 +192,42 @@ def _details(context: Context, row: PlanExportRow) -> None:
         on_click="ignore",
         help="A ZIP archive of the very files whose digests are above.",
     )
+
+
+def _verified(context: Context) -> None:
+    """Whether plans still hold: verdicts over time, and what each rests on."""
+    st.subheader("Verification")
+    rows = context.read(queries.verifications, limit=MOST_VERIFICATIONS)
+    if not rows:
+        st.caption("No plan has been verified yet. To measure again what one rests on, on its target:")
+        st.code(f"megatune verify PLAN --db {shlex.quote(str(context.location))}", language="sh")
+        return
+    charts.show(timeline_figure(rows), "verifications-chart")
+    state = table("verifications", verification_rows(rows), empty="", on_select="rerun", selection_mode="single-row")
+    if len(rows) == MOST_VERIFICATIONS:
+        st.caption(f"The latest {MOST_VERIFICATIONS}.")
+    chosen = state.selection.rows if state is not None else []
+    wanted = st.query_params.get("verification", "")
+    row = rows[chosen[0]] if chosen else next((row for row in rows if str(row.id) == wanted), None)
+    if row is None:
+        st.caption("Choose a row for what was compared.")
+        return
+    st.query_params["verification"] = str(row.id)
+    try:
+        found = document(row)
+    except MegatuneError as error:
+        st.warning(plain(error), icon=":material/warning:")
+        return
+    st.markdown(f"**{plain(row.name)}** ({row.plan[:SHORT]}) on {row.at:%Y-%m-%d}: {plain(found.reason)}")
+    if found.changed:
+        changed = "; ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
+        st.caption(f"Since the plan was made these changed: {plain(changed)}.")
+    table(f"verification-{row.id}", band_rows(found), empty="The plan has no bands.", columns=NUMBERS)
+    st.caption(
+        "Time of the choice over the time of what comes closest to it, with its 95 % interval: at or below "
+        f"{1 + found.margin:g} it holds."
+    )
+    table(f"canaries-{row.id}", canary_rows([(row, found)]), empty="No canary was measured.", columns=NUMBERS)
 
 
 def archive(files: Mapping[str, bytes]) -> bytes:

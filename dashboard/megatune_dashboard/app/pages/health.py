@@ -1,8 +1,9 @@
-"""Health: what fails, what hangs and where, how large the database is, and who writes to it."""
+"""Health: who measures, what is quarantined, canaries, what fails and hangs and where, and the database's size."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,30 @@ import streamlit as st
 from megatune_dashboard.app import charts
 from megatune_dashboard.app import running
 from megatune_dashboard.app.context import Context
+from megatune_dashboard.app.outcomes import duration
 from megatune_dashboard.app.outcomes import target_name
 from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
+from megatune_dashboard.app.text import shortened
+from megatune_dashboard.app.verifications import canaries_figure
+from megatune_dashboard.app.verifications import canary_rows
+from megatune_dashboard.app.verifications import document
+from megatune_dashboard.app.verifications import repeat_rows
 from megatune_db import queries
+from megatune_db.leases import LEASE_S
+from megatune_db.leases import STRIKES
+from megatune_db.place import is_gone
+from megatune_db.place import readable
 from megatune_db.queries import FailingConfig
 from megatune_db.queries import FailureRow
+from megatune_db.queries import TroubledJob
+from megatune_db.queries import WorkerRow
 from megatune_db.records import CampaignState
 from megatune_db.records import Status
 from megatune_db.records import TrialState
+from megatune_kernels.errors import MegatuneError
+from megatune_planner.verifying.verification import Verdict
 
 TITLE = "Health"
 ICON = ":material/monitor_heart:"
@@ -32,16 +47,23 @@ EVERY_S = 5
 DANGEROUS = (Status.HANG, Status.CRASH)
 """What costs a worker: such a config is never launched again, because its row is there."""
 MOST = 200
+MOST_VERIFICATIONS = 100
+MEASURING = "measuring"
+NUMBERS = {
+    name: st.column_config.NumberColumn(format="%.3f") for name in ("then µs", "now µs", "now over then", "low", "high")
+}
 
 
 def page(context: Context) -> None:
     st.title("Health")
     st.fragment(_workers, run_every=EVERY_S)(context)
-    _size(context)
-    failing = context.read(queries.failing_configs)
-    _failing(context, failing)
+    _quarantined(context)
+    _canaries(context)
+    _infrastructure(context)
+    _failing(context)
     _hangs(context)
     _latest(context)
+    _size(context)
 
 
 def _workers(context: Context) -> None:
@@ -53,20 +75,119 @@ def _workers(context: Context) -> None:
     writer = database.writer()
     rows = context.read(queries.campaigns)
     active = [row for row in rows if row.state is CampaignState.RUNNING]
-    if writer is None:
+    # Asked anew at every look: a worker that falls silent commits nothing.
+    known = context.read_at(int(time.monotonic() / EVERY_S), queries.workers)
+    measuring = [each for each in known if worker_state(each) == MEASURING]
+    if writer is None and not measuring:
         st.write("Nobody measures into this database now.")
         for row in active:
             st.warning(
                 f"{plain(row.name)} was running when its process ended. Nothing that was measured is lost; to go on:"
             )
             st.code(running.resume_command(row.name, context.location), language="sh")
+    elif writer is not None:
+        who = "A process that cannot be seen from here" if writer == 0 else f"Process {writer}"
+        for row in active:
+            waiting = row.trials.get(TrialState.ASKED, 0)
+            st.write(f"{who} runs {plain(row.name)}: {waiting} configs are being built or measured.")
+        if not active:
+            st.write(f"{who} holds the database for a recording or an upgrade.")
+    if known:
+        names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
+        table("workers", [_worker(each, names) for each in known], empty="")
+
+
+def worker_state(each: WorkerRow) -> str:
+    """What is known of a process that measured: it may have ended without saying so."""
+    if each.ended:
+        return "ended"
+    if is_gone(each.place):
+        return "gone"
+    return "silent" if each.silent_s > LEASE_S else MEASURING
+
+
+def _worker(each: WorkerRow, names: dict[str, str]) -> dict[str, Any]:
+    return {
+        "worker": each.id,
+        "state": worker_state(each),
+        "process": readable(each.place),
+        "campaign": shortened(each.campaign, 60),
+        "jobs": each.leased,
+        "heard of": f"{duration(max(0.0, each.silent_s))} ago",
+        "ran": duration(max(0.0, each.ran_s)),
+        "why it ended": each.ended,
+        "target": names.get(each.target, each.target),
+        "provenance": str(each.provenance),
+    }
+
+
+def _quarantined(context: Context) -> None:
+    """What no campaign launches again, and what is given up for now."""
+    st.subheader("Quarantined configs", anchor=False)
+    dangerous = context.read(queries.failing_configs, statuses=DANGEROUS)
+    names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
+    table("quarantined", [_config(each, names) for each in dangerous], empty="No config has hung or crashed.")
+    if dangerous:
+        st.caption(
+            "A config that hung or crashed is quarantined: its row keeps every campaign with the same kernels from "
+            "launching it again." + (f" The {len(dangerous)} worst." if len(dangerous) == queries.MOST_FAILING else "")
+        )
+
+
+def _infrastructure(context: Context) -> None:
+    """Jobs that workers gave up, lost, or needed several tries for: no fault of their config unless it has strikes."""
+    st.subheader("Failed by infrastructure", anchor=False)
+    found = context.read(queries.troubled_jobs)
+    table("troubled-jobs", [_job(each) for each in found], empty="Every job gave a measurement at its first try.")
+    if found:
+        st.caption(
+            "Lost: given up after several workers failed, with no word of the config. Done: measured after all. A "
+            f"config that brings down what measures it {STRIKES} times is quarantined."
+        )
+
+
+def _job(each: TroubledJob) -> dict[str, Any]:
+    return {
+        "campaign": shortened(each.campaign, 60),
+        "state": str(each.state),
+        "tries that failed": len(each.failures),
+        "brought down": each.strikes,
+        "quarantined": each.strikes >= STRIKES,
+        "last reason": shortened(each.failures[-1].get("reason", "") if each.failures else ""),
+        "workers": ", ".join(dict.fromkeys(str(failure.get("worker")) for failure in each.failures)),
+        "operator": each.operator,
+        "shape": each.shape,
+        "tokens": each.tokens,
+        "stage": str(each.stage),
+        "configs": shortened("; ".join(each.configs)),
+    }
+
+
+def _canaries(context: Context) -> None:
+    """Whether the machine is still the one that plans were made on."""
+    st.subheader("Canaries", anchor=False)
+    pairs = []
+    for row in context.read(queries.verifications, limit=MOST_VERIFICATIONS):
+        # What another version wrote is said on the page Exports.
+        with contextlib.suppress(MegatuneError):
+            pairs.append((row, document(row)))
+    if not pairs:
+        st.caption("No plan has been verified yet: megatune verify measures canaries beside what it compares.")
         return
-    who = "A process that cannot be seen from here" if writer == 0 else f"Process {writer}"
-    for row in active:
-        waiting = row.trials.get(TrialState.ASKED, 0)
-        st.write(f"{who} runs {plain(row.name)}: {waiting} configs are being built or measured.")
-    if not active:
-        st.write(f"{who} holds the database for a recording or an upgrade.")
+    row, latest = pairs[0]
+    (st.success if latest.machine.verdict is Verdict.HOLDS else st.warning)(
+        f"{row.at:%Y-%m-%d %H:%M} UTC, plan {plain(row.name)}: {plain(latest.machine.reason)}"
+    )
+    made = canaries_figure(pairs)
+    if made is not None:
+        charts.show(made, "canaries-chart")
+        st.caption("Configs away from every boundary; dashed: by how much two sessions of one machine may differ.")
+    folded_table("As a table", "canaries", lambda: canary_rows(pairs), empty="", columns=NUMBERS)
+    repeated = context.read(queries.repeats)
+    if repeated:
+        folded_table(
+            "Campaigns that were run again with other seeds", "repeats", lambda: repeat_rows(repeated), empty=""
+        )
 
 
 def _size(context: Context) -> None:
@@ -82,8 +203,9 @@ def _size(context: Context) -> None:
     folded_table("Rows", "rows", lambda: rows, empty="")
 
 
-def _failing(context: Context, failing: Sequence[FailingConfig]) -> None:
+def _failing(context: Context) -> None:
     st.subheader("Failing configs", anchor=False)
+    failing = context.read(queries.failing_configs)
     if not failing:
         st.write("No config has failed.")
         return
@@ -101,10 +223,7 @@ def _failing(context: Context, failing: Sequence[FailingConfig]) -> None:
     made.update_xaxes(title="measurements")
     made.update_yaxes(automargin=True)
     charts.show(made, "statuses")
-    st.caption(
-        "A config that hung or crashed is quarantined: its row keeps every campaign with the same kernels from "
-        "launching it again. The others are facts of a space, and no alarm."
-    )
+    st.caption("Red: quarantined, as above. The others are facts of a space, and no alarm.")
     names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
     table("failing-configs", [_config(each, names) for each in failing], empty="")
     if len(failing) == queries.MOST_FAILING:
@@ -114,7 +233,6 @@ def _failing(context: Context, failing: Sequence[FailingConfig]) -> None:
 def _config(each: FailingConfig, names: dict[str, str]) -> dict[str, Any]:
     return {
         "status": str(each.status),
-        "quarantined": each.status in DANGEROUS,
         "workloads": each.measurements,
         "operator": each.operator,
         "variant": each.variant,
