@@ -1,0 +1,410 @@
+"""The arithmetic of a config: formats of weights, what a warp holds, and how kernels are launched. Imports no DSL.
+
+Two kernels make up the experts of a layer. ``up`` multiplies w13 [experts, 2 width, k] with the tokens of each expert
+and applies the activation; ``down`` multiplies w2 [experts, k, width] with what came of that, and adds up the experts of
+each token. Both are the same stream: the routes of an expert are cut into groups of at most ``group`` tokens, rows of
+its weights into blocks, and blocks of the grid take such units in turns, their asynchronous copies running ahead from
+one unit into the next.
+
+A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has elements
+16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in memory whatever
+the format. In ``up`` a tile of 16 rows is 8 of the gate and the 8 of the up projection that belong to them: a lane holds
+both halves of an activation.
+
+``Stream`` is also what a kernel is specialised for: two workloads that give equal values share an artifact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from megatune_kernels.operator import Launch
+from megatune_kernels.operator import Workload
+from megatune_kernels.projection.geometry import BF16_BYTES
+from megatune_kernels.projection.geometry import COPY_BYTES
+from megatune_kernels.projection.geometry import FP32_BYTES
+from megatune_kernels.projection.geometry import PADDED_TOKENS
+from megatune_kernels.projection.geometry import PITCH_PAD
+from megatune_kernels.projection.geometry import TILE_ROWS
+from megatune_kernels.projection.geometry import TILE_TOKENS
+from megatune_kernels.projection.geometry import WARP
+from megatune_kernels.space import Params
+
+PER_ROUTE = "per_route"
+GROUPED = "grouped"
+UP = "up"
+DOWN = "down"
+TILE_K = 64
+"""Elements of K that a quad of lanes covers: 16 of each row a lane, four m16n8k16 instructions."""
+MXFP4 = "mxfp4"
+BF16 = "bf16"
+FORMATS = (MXFP4, BF16)
+ROW_BYTES = {MXFP4: TILE_K // 2, BF16: TILE_K * BF16_BYTES}
+"""Bytes of a row's weights in a tile."""
+SCALE_GROUP = 32
+"""Elements along K that share a scale, one byte, in MXFP4."""
+SCALES_A_TILE = TILE_K // SCALE_GROUP
+LINE_LANES = 8
+"""Neighbouring lanes that copy a line of 128 bytes."""
+L2 = "l2"
+L1 = "l1"
+EVICT_FIRST = "evict_first"
+CACHES = (L2, L1, EVICT_FIRST)
+"""Copies of weights past the L1, through it, or past it with the hint that the L2 need not keep them."""
+LINE_BYTES = TILE_K * BF16_BYTES
+"""Of a row of BF16 in a tile."""
+GROUP_BYTES = 8
+"""Of an entry of the table of groups: an expert, and where its routes are among the sorted and how many."""
+COUNT_BITS = 8
+SIDE_REGISTERS = 64
+"""What a thread needs beside sums and fragments."""
+
+
+def power_of_two_in(count: int, most: int) -> int:
+    """The largest power of two that divides ``count``, at most ``most``."""
+    return min(count & -count, most)
+
+
+@dataclass(frozen=True)
+class Copies:
+    """How a warp's lanes are dealt the 16-byte pieces of a stage of some rows: a copy is one instruction.
+
+    A lane's piece and row in copy (line, j) are its own plus a constant, so that addresses are, too.
+    """
+
+    rows: int
+    pieces: int
+    """Of a row."""
+    lanes_a_row: int
+
+    @property
+    def rows_a_copy(self) -> int:
+        return WARP // self.lanes_a_row
+
+    @property
+    def lines(self) -> int:
+        return self.pieces // self.lanes_a_row
+
+    @property
+    def copies_a_line(self) -> int:
+        return -(-self.rows // self.rows_a_copy)
+
+    @property
+    def partial(self) -> bool:
+        """Whether some lanes have no row."""
+        return self.rows % self.rows_a_copy > 0
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One kernel. Warps that share rows divide K (``k_warps``); others of a block have rows of their own."""
+
+    role: str
+    weights: str
+    """Format."""
+    experts: int
+    top: int
+    k: int
+    """Elements of a row of weights."""
+    rows_out: int
+    """Outputs of a route: the width in ``up``, the latent in ``down``."""
+    beta: int
+    linear_beta: int
+    """Of SiTU; 0 in SiLU."""
+    padded_tokens: int
+    sorts: bool
+    """Whether routes of one expert are grouped; else each is a group."""
+    group: int
+    k_warps: int
+    row_warps: int
+    row_tiles: int
+    """Tiles of 16 rows of a warp."""
+    k_unroll: int
+    stages: int
+    grid: int
+    """Blocks, which take units in turns; 0: one a unit."""
+    cache: str
+    """What holds weights on their way."""
+    pdl: bool
+
+    @staticmethod
+    def of(workload: Workload, variant: str, role: str, params: Params) -> Stream:
+        values: dict[str, Any] = {"k_warps": 1, "row_warps": 1}
+        values |= {name.removeprefix(f"{role}_"): value for name, value in params.items() if name.startswith(role)}
+        up = role == UP
+        return Stream(
+            role=role,
+            weights=workload.dtype,
+            experts=workload["experts"],
+            top=workload["top"],
+            k=workload["k"] if up else workload["width"],
+            rows_out=workload["width"] if up else workload["k"],
+            beta=dict(workload.dims).get("beta", 0) if up else 0,
+            linear_beta=dict(workload.dims).get("linear_beta", 0) if up else 0,
+            padded_tokens=next(size for size in PADDED_TOKENS if size >= workload.tokens),
+            sorts=variant == GROUPED,
+            group=int(params.get("group", 1)),
+            grid=int(params["grid"]),
+            cache=str(params["cache"]),
+            pdl=bool(params["pdl"]),
+            **values,
+        )
+
+    # Warps and the share of each.
+
+    @property
+    def warps(self) -> int:
+        return self.k_warps * self.row_warps
+
+    @property
+    def threads(self) -> int:
+        return self.warps * WARP
+
+    @property
+    def rows(self) -> int:
+        """Rows of weights of a warp."""
+        return self.row_tiles * TILE_ROWS
+
+    @property
+    def outputs(self) -> int:
+        """Outputs of a warp for each route: in ``up``, two rows make one."""
+        return self.rows // 2 if self.role == UP else self.rows
+
+    @property
+    def row_blocks(self) -> int:
+        return self.rows_out // (self.outputs * self.row_warps)
+
+    @property
+    def tiles_of_k(self) -> int:
+        return self.k // TILE_K
+
+    @property
+    def stage_k(self) -> int:
+        return self.k_unroll * TILE_K
+
+    @property
+    def steps(self) -> int:
+        """Stages of a warp in a unit."""
+        return self.tiles_of_k // (self.k_unroll * self.k_warps)
+
+    @property
+    def token_tiles(self) -> int:
+        return -(-self.group // TILE_TOKENS)
+
+    @property
+    def columns(self) -> int:
+        """Tokens of a token tile that have room; the multiplication repeats them where there are fewer than 8."""
+        return min(self.group, TILE_TOKENS)
+
+    @property
+    def most_routes(self) -> int:
+        return self.padded_tokens * self.top
+
+    @property
+    def most_groups(self) -> int:
+        return self.most_routes
+
+    def source_row(self, row: int) -> int:
+        """Where the row of a warp's tiles lies, in rows from its first; in ``up`` those of the up projection lie
+        ``rows_out`` further on, which is added to 8 of 16."""
+        if self.role == DOWN:
+            return row
+        return row // TILE_ROWS * 8 + row % 8 + (row // 8 % 2) * self.rows_out
+
+    @property
+    def slices(self) -> int:
+        """Slices of 16 rows of a token's result."""
+        return (self.k if self.role == UP else self.rows_out) // TILE_ROWS
+
+    # Memory.
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row of weights."""
+        return self.tiles_of_k * ROW_BYTES[self.weights]
+
+    @property
+    def rows_an_expert(self) -> int:
+        return self.rows_out * (2 if self.role == UP else 1)
+
+    @property
+    def scale_row_bytes(self) -> int:
+        return self.k // SCALE_GROUP if self.weights == MXFP4 else 0
+
+    @property
+    def weight_copies(self) -> Copies:
+        pieces = self.k_unroll * ROW_BYTES[self.weights] // COPY_BYTES
+        return Copies(self.rows, pieces, power_of_two_in(pieces, LINE_LANES))
+
+    @property
+    def token_copies(self) -> Copies:
+        """Of activations. As many lanes a row as there are pieces: mostly there is one token."""
+        pieces = self.stage_k * BF16_BYTES // COPY_BYTES
+        return Copies(self.group, pieces, power_of_two_in(pieces, WARP))
+
+    @property
+    def whole_rows(self) -> bool:
+        """Whether a stage has all of its rows, one behind the other in memory."""
+        return self.role == DOWN and self.steps == 1 and self.k_warps == 1
+
+    @property
+    def scale_bytes(self) -> int:
+        """Bytes of a row's scales in a stage."""
+        return self.k_unroll * SCALES_A_TILE if self.weights == MXFP4 else 0
+
+    @property
+    def scale_piece(self) -> int:
+        """Bytes of one asynchronous copy of scales: 4, 8 or 16; less where rows are not aligned to any."""
+        if self.whole_rows:
+            return power_of_two_in(self.rows * self.scale_bytes, COPY_BYTES)
+        return min(power_of_two_in(self.scale_bytes, COPY_BYTES), power_of_two_in(self.scale_row_bytes, COPY_BYTES))
+
+    # Shared memory.
+
+    @property
+    def weight_tile_bytes(self) -> int:
+        """Bytes of a tile of 64 elements of a warp's rows, padded so that lanes that copy a line of one row do not meet
+        in a bank."""
+        if self.weights == BF16:
+            return self.rows // TILE_TOKENS * 2 * plane_pitch(TILE_TOKENS)
+        return self.rows * ROW_BYTES[MXFP4] + {2: 0, 4: 64, 8: 32}[self.weight_copies.lanes_a_row]
+
+    @property
+    def token_tile_bytes(self) -> int:
+        return self.token_tiles * 2 * plane_pitch(self.columns)
+
+    @property
+    def weight_stage_bytes(self) -> int:
+        return self.k_unroll * self.weight_tile_bytes
+
+    @property
+    def scale_stage_bytes(self) -> int:
+        return -(-self.rows * self.scale_bytes // COPY_BYTES) * COPY_BYTES
+
+    @property
+    def stage_bytes(self) -> int:
+        """A warp's weights, then its scales, then the activations."""
+        return self.weight_stage_bytes + self.scale_stage_bytes + self.k_unroll * self.token_tile_bytes
+
+    def weight_place(self, row: int, piece: int) -> int:
+        """Where in a stage 16 bytes of a row lie."""
+        if self.weights == BF16:
+            return row_place(row, TILE_TOKENS) + piece_place(piece, self.weight_tile_bytes, TILE_TOKENS)
+        return piece // 2 * self.weight_tile_bytes + row * ROW_BYTES[MXFP4] + piece % 2 * COPY_BYTES
+
+    def token_place(self, column: int, piece: int) -> int:
+        """Where behind weights and scales 16 bytes of a token lie."""
+        return row_place(column, self.columns) + piece_place(piece, self.token_tile_bytes, self.columns)
+
+    @property
+    def pitch(self) -> int:
+        """FP32 of a token's partial sums of a warp's rows."""
+        return self.rows + PITCH_PAD
+
+    @property
+    def partial_bytes(self) -> int:
+        """Partial sums of all warps, of one unit; those of the next go elsewhere."""
+        return self.warps * self.group * self.pitch * FP32_BYTES if self.k_warps > 1 else 0
+
+    @property
+    def mask_words(self) -> int:
+        """Words of an expert's set of tokens."""
+        return -(-self.padded_tokens // 32)
+
+    @property
+    def table_bytes(self) -> int:
+        """Groups, the routes in the order of groups, and a word for each warp."""
+        return self.most_groups * GROUP_BYTES + self.most_routes * FP32_BYTES + (WARP + 2) * FP32_BYTES
+
+    @property
+    def sorting_bytes(self) -> int:
+        """What sorting needs before there are stages in its place."""
+        return self.experts * (self.mask_words + 1) * FP32_BYTES if self.sorts else 0
+
+    @property
+    def stages_at(self) -> int:
+        return -(-(self.table_bytes + 2 * self.partial_bytes) // 128) * 128
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages_at + max(self.warps * self.stages * self.stage_bytes, self.sorting_bytes)
+
+    @property
+    def registers(self) -> int:
+        fragments = self.row_tiles * (16 if self.weights == BF16 else 12) + 8
+        return self.row_tiles * self.token_tiles * 4 + fragments + SIDE_REGISTERS
+
+    def groups(self, distinct: int, routes: int) -> int:
+        """At most so many groups, of so many routes to so many experts."""
+        return min(routes, distinct + routes // self.group) if self.sorts else routes
+
+    def launch(self, tokens: int) -> Launch:
+        routes = tokens * self.top
+        units = self.groups(min(routes, self.experts), routes) * self.row_blocks
+        return Launch(
+            grid=(min(units, self.grid) if self.grid else units, 1, 1),
+            block=(self.threads, 1, 1),
+            shared_bytes=self.shared_bytes,
+            programmatic=self.pdl,
+            scalars=(tokens,),
+        )
+
+
+def plane_pitch(rows: int) -> int:
+    """Bytes from every even 16 of a tile of BF16 rows to every odd 16, which a warp reads after them.
+
+    Half a line more than there are, so that a line is written without conflicts, as it is read.
+    """
+    return rows * LINE_BYTES // 2 + (LINE_BYTES // 2 if rows > 1 else 0)
+
+
+def piece_place(piece: Any, tile_bytes: int, rows: int) -> Any:
+    """The part of a place among BF16 that depends on which 16 bytes of a row it is."""
+    return piece // 8 * tile_bytes + piece % 2 * plane_pitch(rows) + piece % 8 // 2 * COPY_BYTES
+
+
+def row_place(row: Any, rows: int) -> Any:
+    """The part that depends on the row, of tiles of so many rows."""
+    return row // rows * (2 * plane_pitch(rows)) + row % rows * (LINE_BYTES // 2)
+
+
+def sorted_routes(
+    ids: Sequence[Sequence[int]], experts: int, group: int
+) -> tuple[list[tuple[int, int, int]], list[int]]:
+    """What every block of ``up`` and ``down`` computes first, in the same way: the routes in the order of their experts,
+    those of one expert in the order of tokens, cut into groups.
+
+    Routes to no expert are left out.
+
+    :returns: groups as (expert, first place, count), and the routes by place.
+    """
+    sets = [0] * experts
+    for token, each in enumerate(ids):
+        for expert in each:
+            if 0 <= expert < experts:
+                sets[expert] |= 1 << token
+    starts: list[int] = []
+    groups: list[tuple[int, int, int]] = []
+    place = 0
+    for expert, tokens in enumerate(sets):
+        starts.append(place)
+        count = tokens.bit_count()
+        groups += [(expert, place + first, min(group, count - first)) for first in range(0, count, group)]
+        place += count
+    order = [-1] * place
+    for token, each in enumerate(ids):
+        for slot, expert in enumerate(each):
+            if 0 <= expert < experts:
+                before = (sets[expert] & ((1 << token) - 1)).bit_count()
+                order[starts[expert] + before] = token * len(each) + slot
+    return groups, order
+
+
+def expert_bytes(workload: Workload) -> int:
+    """Bytes of one expert's weights and scales."""
+    elements = 3 * workload["width"] * workload["k"]
+    if workload.dtype == BF16:
+        return BF16_BYTES * elements
+    return elements // 2 + elements // SCALE_GROUP
