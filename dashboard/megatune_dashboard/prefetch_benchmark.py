@@ -44,11 +44,12 @@ GAINS: dict[str, Callable[[Config], bool]] = {
 
 
 def cells() -> dict[Workload, int]:
-    """The chains that the goal is about, with the ranks that have them; some are the same at both."""
+    """The chains on one GPU that the goal is about, with the ranks that have them; some are the same at both."""
     return {
         workload: tensor
         for tensor in reversed(TENSORS)
         for workload in operator(OPERATOR).workloads(model(MODEL), Parallel(tensor), range(1, MOST_TOKENS + 1))
+        if workload.world == 1
     }
 
 

@@ -69,10 +69,21 @@ class GroupBuffers(Buffers, Protocol):
     ``copies`` is the number of launches after which a sequence may begin again: a graph holds a multiple of it.
     """
 
+    sets: int
+    """Distinct sets of what has to be cold: launch number n has set n % ``sets``. They divide ``copies``."""
+
     def scalars(self, copy: int) -> tuple[int, ...]:
         """32-bit integers of launch number ``copy`` that follow those of ``Launch.scalars``."""
         ...
 
     def fingerprint(self) -> int:
-        """A hash of every output's bits: the ranks' are equal, or their results are not the same."""
+        """A hash of every output's bits that all ranks have: they are equal, or the ranks' results are not the same."""
+        ...
+
+
+class GroupChainBuffers(ChainBuffers, GroupBuffers, Protocol):
+    """One rank's operands of a config of several kernels, some of which all ranks run together."""
+
+    def part_scalars(self, part: str, copy: int) -> tuple[int, ...]:
+        """32-bit integers of launch number ``copy`` that follow those of the part's ``Launch.scalars``."""
         ...

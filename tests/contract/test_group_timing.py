@@ -41,6 +41,7 @@ class Diary:
 
 class Buffers:
     copies = 6
+    sets = 6
 
     def __init__(self, diary: Diary, rank: int, heaps: list[int]) -> None:
         self.diary, self.rank, self.heaps = diary, rank, heaps
@@ -196,6 +197,62 @@ def test_what_has_to_be_cold_takes_turns(ranks: Any, diary: Diary, monkeypatch: 
     rank.replay(loaded)
     assert loaded.flush_bytes == 0
     assert {pointers[:2] for pointers in diary.launched} == {(1000, 2000)}
+
+
+def test_a_chain_runs_its_reduction_with_the_others_and_each_part_alone(
+    ranks: Any, diary: Diary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatune_kernels.prefetch.buffers import GroupChainBuffers
+    from megatune_tuner.workers import gpu_chain
+
+    def launch(stream: Any, config: Any, kernel: str, *arguments: Any) -> None:
+        values = tuple(each.value if isinstance(each, ctypes.c_int32) else each for each in arguments)
+        diary.launched.append((kernel, *values))
+
+    checked = []
+    monkeypatch.setattr(gpu_chain, "launch", launch)
+    monkeypatch.setattr(gpu_chain, "load", lambda artifact, *_: (artifact.key, None))
+    monkeypatch.setattr("megatune_tuner.workers.group_timing.check_resident", lambda *each: checked.append(each[0]))
+    tuned = operator("prefetch")
+    workload = tuned.workload({"width": 64, "n1": 1024, "k1": 1024, "n2": 64, "k2": 64}, 2, world=2)
+    monkeypatch.setattr(tuned, "group_inputs", lambda *each: GroupChainBuffers(*each, device="cpu"), raising=False)
+    params = {"depth_mib": 1, "grid": 1, "chunk_kib": 16, "carveout": 0, "start_percent": 0, "consumer": "default"}
+    config = Config.of("prefetch", {**params, "pdl": False})
+    names = [part.name for part in tuned.parts(workload, config)]
+    artifacts = tuple(replace(ARTIFACT, key=name) for name in names)
+    rank = ranks(1, 2)
+    stream = SimpleNamespace(record=lambda _: None, wait=lambda _: None)
+    rank._stream, rank._beside = stream, []
+    rank._device.device.create_stream = lambda: stream
+    rank._device.device.create_event = object
+    rank._device.l2_bytes = 1 << 20
+    chained = Job(workload, config, None, cold=True, graph=True, parts=artifacts)
+    loaded = rank.load(chained)
+    assert checked == ["reduction"]
+    assert loaded.flush_bytes == 2 * tuned.rotating_bytes(workload)
+    rank.arm(loaded)
+    assert diary.launched.pop()[:2] == ("armed", 200)
+    rank.verify(loaded)
+    assert [each[0] for each in diary.launched] == names * 60
+    reductions = [each for each in diary.launched if each[0] == "reduction"]
+    # Its partial and sum, the heaps of this rank and of its peer, the rank and the number of the launch.
+    assert [each[3:] for each in reductions] == [(200, 100, 1, number) for number in range(60)]
+    assert len({each[2] for each in reductions}) == 60
+    first = [each[2] for each in diary.launched if each[0] == "consumer1"]
+    assert first == first[:2] * 30
+    diary.launched.clear()
+    rank.replay(loaded)
+    assert len(diary.launched) == loaded.launches * len(names)
+    alone = {each.name: each.launches for each in loaded.alone}
+    assert {"reduction", "prefetch", "consumer1 cold"} <= set(alone)
+    diary.launched.clear()
+    rank.replay(loaded, "reduction")
+    assert {each[0] for each in diary.launched} == {"reduction"}
+    assert [each[-1] for each in diary.launched] == list(range(alone["reduction"]))
+    rank.close(loaded)
+    assert not loaded.graphs_alone
+    with pytest.raises(Infeasible, match="a chain of a group is measured with cold weights"):
+        rank.load(replace(chained, cold=False))
 
 
 def test_operands_of_a_workload_are_kept_until_another_or_a_failure(ranks: Any) -> None:

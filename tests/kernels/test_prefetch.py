@@ -24,6 +24,7 @@ from megatune_kernels.target import architecture_of
 PREFETCH = operator("prefetch")
 H200 = Hardware("NVIDIA H200", "sm_90a", "2335", 132, 60 * MIB, 140 << 30, "none")
 ARCH = architecture_of(H200)
+GROUPED = {"width": 7168, "n1": 6288, "k1": 7168, "n2": 1536, "k2": 128}
 KDA = {"idle_ns": 5000, "n1": 6288, "k1": 7168, "n2": 1536, "k2": 128}
 MLA = {"idle_ns": 5000, "n1": 2112, "k1": 7168, "n2": 2304, "k2": 1536, "n3": 1536, "k3": 7168}
 
@@ -38,7 +39,8 @@ def default(workload: Workload, **changes: object) -> Config:
 
 
 def test_chains_of_a_model_begin_its_layers() -> None:
-    found = PREFETCH.workloads(model("Kimi-K3"), Parallel(8), [1, 8])
+    every = PREFETCH.workloads(model("Kimi-K3"), Parallel(8), [1, 8])
+    found = [w for w in every if w.world == 1]
     shapes = {(w.tokens, w["idle_ns"]): 0 for w in found}
     assert set(shapes) == {(tokens, idle) for tokens in (1, 8) for idle in (3000, 5000, 10000)}
     sizes = {tuple((c.n, c.k) for c in chain_of(w).consumers) for w in found}
@@ -48,11 +50,20 @@ def test_chains_of_a_model_begin_its_layers() -> None:
         ((560, 7168),),
     }
     assert len(found) == 2 * 3 * 3
+    # In a group the idle phase is the reduction in front of them.
+    grouped = [w for w in every if w.world > 1]
+    assert {(w.world, w["width"], w.tokens) for w in grouped} == {(8, 7168, 1), (8, 7168, 8)}
+    assert {tuple((c.n, c.k) for c in chain_of(w).consumers) for w in grouped} == sizes
+    assert len(grouped) == 2 * 3
     wider = PREFETCH.workloads(model("Kimi-K3"), Parallel(16), [1])
     assert chain_of(wider[0]).consumers[0].n == 3216
     # A model without latent experts or linear attention has one chain, and none is empty.
-    (only,) = {w.shape for w in PREFETCH.workloads(model("DeepSeek-V3"), Parallel(8), [1]) if w["idle_ns"] == 3000}
-    assert only == "idle_ns=3000,k1=7168,k2=1536,n1=2112,n2=3072"
+    only = {
+        w.shape
+        for w in PREFETCH.workloads(model("DeepSeek-V3"), Parallel(8), [1])
+        if dict(w.dims).get("idle_ns") == 3000
+    }
+    assert only == {"idle_ns=3000,k1=7168,k2=1536,n1=2112,n2=3072"}
 
 
 def test_equal_chains_are_equal_workloads() -> None:
@@ -89,12 +100,17 @@ def test_a_chain_that_cannot_be_names_the_dim(dims: dict[str, int], said: str) -
 
 def test_other_things_that_a_chain_cannot_be() -> None:
     for given, said in (
-        ({"world": 8}, "world=8 is impossible"),
+        ({"world": 8}, "idle_ns: a chain has the dims width, n1 and k1, .* in a group of ranks"),
+        ({"world": 17, "dims": GROUPED}, "width: the idle phase of a group is a reduction: world=17 is impossible"),
+        (
+            {"world": 8, "dims": {"n1": 64, "k1": 64}},
+            "width: the idle phase .*: a reduction has the dim width, got none",
+        ),
         ({"dtype": "fp8"}, "dtype 'fp8' is not supported"),
         ({"tokens": 65}, "tokens=65 is out of range"),
     ):
         with pytest.raises(MegatuneError, match=said):
-            PREFETCH.workload(KDA, **{"tokens": 1, **given})  # type: ignore[arg-type]
+            PREFETCH.workload(**{"dims": KDA, "tokens": 1, **given})  # type: ignore[arg-type]
 
 
 def test_an_unknown_l2_is_an_error_that_names_the_field() -> None:
@@ -263,3 +279,22 @@ def test_winners_of_warm_weights_are_a_choice_where_they_are_known(monkeypatch: 
         assert PREFETCH.parts(workload, Config.of("plain", {"pdl": True}))[1].config == chosen[0]
     finally:
         consumers.config_of.cache_clear()
+
+
+def test_the_idle_phase_of_a_group_is_a_reduction_that_overlaps_nothing_before_it() -> None:
+    workload = PREFETCH.workload(GROUPED, 4, world=8)
+    space = PREFETCH.space(workload, ARCH)
+    config = Config.of("prefetch", {**default(workload).params, "pdl": True})
+    assert not space.violations(config)
+    # How long it takes is not known, so nothing starts after a share of it.
+    (start,) = (p for p in space.by_variant["prefetch"].parameters if p.name == "start_percent")
+    assert start.values == (0,)
+    parts = PREFETCH.parts(workload, config)
+    assert [part.name for part in parts] == ["prefetch", "reduction", "consumer1", "consumer2"]
+    reduction = parts[1]
+    assert reduction.workload == operator("reduction").workload({"width": 7168}, 4, world=8)
+    assert not operator("reduction").space(reduction.workload, ARCH).violations(reduction.config)
+    assert reduction.config.params["pdl"] is False
+    assert all(part.config.params["pdl"] for part in parts[2:])
+    assert PREFETCH.workspace(workload, config) == operator("reduction").workspace(reduction.workload, reduction.config)
+    assert PREFETCH.workspace(chain(KDA), default(chain(KDA))).bytes == 0

@@ -114,3 +114,41 @@ def test_a_range_that_is_not_aligned_is_an_error_before_anything_is_launched(mon
     monkeypatch.setattr(buffers, "ProjectionBuffers", Shifted)
     with pytest.raises(MegatuneError, match=r"^range 1: address \d+ is not a multiple of 16"):
         buffers.ChainBuffers(CHAIN, 1, 1, "cpu")
+
+
+def test_ranks_of_a_group_share_sums_and_have_weights_of_their_own() -> None:
+    from megatune_kernels.prefetch.buffers import GroupChainBuffers
+
+    workload = PREFETCH.workload({"width": 64, "n1": 32, "k1": 64, "n2": 16, "k2": 32}, 3, world=2)
+    ranks = [GroupChainBuffers(workload, rank, (1000, 2000), seed=1, device="cpu") for rank in range(2)]
+    first, second = ranks
+    assert first.copies % first.sets == 0
+    assert first.sets > 1
+    # Sets of weights take turns within the launches of a reduction.
+    turns = [first.part_pointers("consumer1", copy)[1] for copy in range(first.copies)]
+    assert turns == [*turns[: first.sets]] * (first.copies // first.sets)
+    assert len({first.part_pointers("reduction", copy)[1] for copy in range(first.copies)}) == first.copies
+    assert first.part_pointers("reduction", 7)[2:] == (1000, 2000)
+    assert second.part_pointers("reduction", 7)[2:] == (2000, 1000)
+    assert (second.part_scalars("reduction", 7), second.part_scalars("consumer1", 7), second.scalars(7)) == (
+        (1, 7),
+        (),
+        (),
+    )
+    assert first.pointers(first.sets) == first.pointers(0)
+    total = sum(rank._reduction._partials.float() for rank in ranks)
+    for rank in ranks:
+        assert "consumer1" in rank.check()
+        rank._reduction._outputs.view(-1, *total.shape).copy_(total)
+        for operands in rank._operands.values():
+            operands._y.copy_(torch.stack([operands._x.float() @ w.float().T for w in operands._w]))
+    assert [rank.check() for rank in ranks] == ["", ""]
+    assert first.fingerprint() == second.fingerprint()
+    first._reduction._outputs[41, 1, 5] += 4.0
+    assert "copy 41, token 1, column 5" in first.check()
+    assert first.fingerprint() != second.fingerprint()
+    for rank in ranks:
+        rank.refresh()
+        rank.poison()
+    assert "consumer1" in second.check()
+    assert not torch.equal(first._operands["consumer1"]._w, second._operands["consumer1"]._w)

@@ -60,7 +60,13 @@ def chain(tokens: int, dims: Mapping[str, int] | None = None) -> Workload:
 def attention_chains(tensor: int, tokens: int) -> list[Workload]:
     """Of Kimi K3's attention layers, KDA and MLA, each with every length of the idle phase."""
     found = operator("prefetch").workloads(model("Kimi-K3"), Parallel(tensor), [tokens])
-    return [workload for workload in found if "k2" in dict(workload.dims)]
+    return [workload for workload in found if "k2" in dict(workload.dims) and workload.world == 1]
+
+
+def grouped_chains(tensor: int, tokens: int) -> list[Workload]:
+    """The same behind the reduction of so many ranks."""
+    found = operator("prefetch").workloads(model("Kimi-K3"), Parallel(tensor), [tokens])
+    return [workload for workload in found if "k2" in dict(workload.dims) and workload.world == tensor]
 
 
 def cell(workload: Workload, times: Mapping[Config, float], finals: Iterable[Config] | None = None) -> list[Case]:

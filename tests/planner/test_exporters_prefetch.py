@@ -17,6 +17,7 @@ from prefetch_examples import cell
 from prefetch_examples import chain
 from prefetch_examples import example_prefetch_plan
 from prefetch_examples import example_prefetches
+from prefetch_examples import grouped_chains
 from prefetch_examples import plain
 from prefetch_examples import plan_of
 from prefetch_examples import prefetch
@@ -85,6 +86,14 @@ def test_the_least_depth_of_all_chains_serves(tmp_path: Path) -> None:
     table = table_of(tmp_path, {1: best(24)}, [*cell(first, best(6)), *cell(last, best(48))])
     assert batch_table.parse(table.value)[1] == (6, 0)
     assert "KDA idle for 3000 ns: 6 MiB" in table.stretches[0].reason
+
+
+def test_chains_behind_the_ranks_own_reduction_speak_before_stand_ins(tmp_path: Path) -> None:
+    grouped = [case for workload in grouped_chains(8, 1) for case in cell(workload, best(10))]
+    table = table_of(tmp_path, {1: best(24)}, grouped)
+    assert batch_table.parse(table.value)[1] == (10, 0)
+    assert len(table.chains) == 2
+    assert "behind a reduction of width 7168: 10 MiB" in table.stretches[0].reason
 
 
 def test_a_chain_in_which_prefetch_loses_turns_it_off(tmp_path: Path) -> None:

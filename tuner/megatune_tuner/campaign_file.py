@@ -151,11 +151,16 @@ class RunnerTable(_Table):
     """``gpu``: one GPU; ``group``: a GPU for each rank of the workloads' world; ``emulated``: all ranks on one GPU."""
     recording: str | None = None
     """Of ``replay``: a shipped recording's name, or the path of a recording file."""
+    world: Positive | None = None
+    """Of ``replay``: how many ranks were recorded together, where an operator of the model runs alone and in groups;
+    absent: alone."""
 
     @model_validator(mode="after")
     def _replays(self) -> RunnerTable:
         if (self.kind == "replay") != (self.recording is not None):
             raise ValueError('kind = "replay" needs a recording, and no other kind takes one')
+        if self.world is not None and self.kind != "replay":
+            raise ValueError('only kind = "replay" takes a world: others measure that of model.tensor_parallel')
         return self
 
     @property
@@ -310,9 +315,10 @@ class Campaign(_Table):
         :raises MegatuneError: where the operators are named and it can measure none of one.
         """
         unfit = {workload: self.runner.unfit(workload.operator, workload.world) for workload in derived}
-        # A recording is of one world: a replay of a group's names the operators.
-        alone = self.operators is None and self.runner.kind == "replay"
-        fit = [workload for workload in derived if not unfit[workload] and not (alone and workload.world > 1)]
+        fit = [workload for workload in derived if not unfit[workload]]
+        if self.runner.kind == "replay" and (self.operators is None or len({each.world for each in fit}) > 1):
+            # A recording is of one world: a replay of a group's names the operators, and which world where it must.
+            fit = [workload for workload in fit if workload.world == (self.runner.world or 1)]
         if self.operators is not None and not fit:
             for why in filter(None, unfit.values()):
                 raise self.fault("operators", why)

@@ -1,8 +1,9 @@
 """What a prefetch is measured in: a phase in which the memory bus idles, then the projections that read weights.
 
-A chain is described by the dims of a workload: ``idle_ns``, then ``n1`` and ``k1`` of the first projection, ``n2`` and
-``k2`` of the second and so on, and ``after2 = 0`` where the second follows the idle phase (0) or another projection
-(its number) instead of the one before it.
+A chain is described by the dims of a workload: ``idle_ns``, or in a group ``width`` of the reduction that is the idle
+phase there; then ``n1`` and ``k1`` of the first projection, ``n2`` and ``k2`` of the second and so on, and
+``after2 = 0`` where the second follows the idle phase (0) or another projection (its number) instead of the one before
+it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 
 PROJECTION = "projection"
+REDUCTION = "reduction"
 LEAST_IDLE_NS = 500
 MOST_IDLE_NS = 1_000_000
 """A millisecond: no phase of a decode step keeps the bus idle for longer."""
@@ -50,9 +52,12 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Chain:
-    """An idle phase of a stated length and what follows."""
+    """An idle phase and what follows."""
 
     idle_ns: int
+    """Its length; 0 where it is a reduction."""
+    width: int
+    """Of the reduction; 0 where it is a stand-in of a stated length."""
     consumers: tuple[Consumer, ...]
     """In the order in which they read their weights: each behind the one that it follows, else by number."""
 
@@ -66,7 +71,7 @@ class Chain:
 
     def dims(self) -> dict[str, int]:
         """The dims that describe the chain; what is usual is left out, so that equal chains are equal workloads."""
-        found = {"idle_ns": self.idle_ns}
+        found = {"width": self.width} if self.width else {"idle_ns": self.idle_ns}
         for consumer in self.consumers:
             found |= {f"n{consumer.number}": consumer.n, f"k{consumer.number}": consumer.k}
             if consumer.after != consumer.number - 1:
@@ -93,23 +98,29 @@ class Chain:
 @cache
 def chain_of(workload: Workload) -> Chain:
     """The chain of a workload."""
-    return chain_from(dict(workload.dims), workload.tokens)
+    return chain_from(dict(workload.dims), workload.tokens, workload.world)
 
 
-def chain_from(dims: Mapping[str, int], tokens: int) -> Chain:
+def chain_from(dims: Mapping[str, int], tokens: int, world: int = 1) -> Chain:
     """The chain that dims describe.
 
     :raises MegatuneError: naming the dim that is unknown, missing or impossible, or those that form a cycle.
     """
-    unknown = [name for name in dims if name != "idle_ns" and not _NUMBERED.fullmatch(name)]
+    phase = "idle_ns" if world == 1 else "width"
+    unknown = [name for name in dims if name != phase and not _NUMBERED.fullmatch(name)]
     if unknown:
         raise MegatuneError(
-            f"{unknown[0]}: a chain has the dims idle_ns, n1 and k1, n2 and k2, …, and after2, … where a consumer does "
-            "not follow the one before it"
+            f"{unknown[0]}: a chain has the dims {phase}, n1 and k1, n2 and k2, …, and after2, … where a consumer does "
+            f"not follow the one before it{', in a group of ranks' if world > 1 else ''}"
         )
-    if "idle_ns" not in dims:
+    if world > 1:
+        try:
+            operator(REDUCTION).workload({phase: dims[phase]} if phase in dims else {}, tokens, world=world)
+        except MegatuneError as error:
+            raise MegatuneError(f"{phase}: the idle phase of a group is a reduction: {error}") from error
+    elif "idle_ns" not in dims:
         raise MegatuneError("idle_ns: missing; for how many nanoseconds is the memory bus idle?")
-    if not LEAST_IDLE_NS <= dims["idle_ns"] <= MOST_IDLE_NS:
+    elif not LEAST_IDLE_NS <= dims["idle_ns"] <= MOST_IDLE_NS:
         raise MegatuneError(f"idle_ns={dims['idle_ns']} is out of range: {LEAST_IDLE_NS} to {MOST_IDLE_NS}")
     count = max((int(match[2]) for match in map(_NUMBERED.fullmatch, dims) if match), default=0)
     if not 1 <= count <= MOST_CONSUMERS:
@@ -128,7 +139,7 @@ def chain_from(dims: Mapping[str, int], tokens: int) -> Chain:
         if not 0 <= after <= count:
             raise MegatuneError(f"after{number}={after}: there is no consumer {after}; allowed: 0 to {count}")
         consumers[number] = Consumer(number, n, k, after)
-    return Chain(dims["idle_ns"], tuple(_ordered(consumers)))
+    return Chain(dims.get("idle_ns", 0), dims.get("width", 0), tuple(_ordered(consumers)))
 
 
 def _ordered(consumers: Mapping[int, Consumer]) -> list[Consumer]:

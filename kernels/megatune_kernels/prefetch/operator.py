@@ -22,10 +22,13 @@ from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import Workspace
 from megatune_kernels.operator import operator
 from megatune_kernels.prefetch.chain import PROJECTION
+from megatune_kernels.prefetch.chain import REDUCTION
 from megatune_kernels.prefetch.chain import chain_from
 from megatune_kernels.prefetch.chain import chain_of
+from megatune_kernels.prefetch.consumers import ARCH
 from megatune_kernels.prefetch.consumers import COLD
 from megatune_kernels.prefetch.consumers import config_of
 from megatune_kernels.prefetch.consumers import kinds
@@ -40,9 +43,11 @@ from megatune_kernels.space import Config
 from megatune_kernels.space import Space
 from megatune_kernels.space import Value
 from megatune_kernels.target import Architecture
+from megatune_kernels.target import architecture
 
 if TYPE_CHECKING:
     from megatune_kernels.prefetch.buffers import ChainBuffers
+    from megatune_kernels.prefetch.buffers import GroupChainBuffers
 
 IDLE = "idle"
 NONE = "none"
@@ -62,16 +67,17 @@ OWN = {PREFETCH: ("depth_mib", "grid", "chunk_kib", "carveout", "start_percent")
 
 
 class Prefetch(Operator):
-    """Weight prefetch before the first projections of a layer. One rank's share, on one GPU.
+    """Weight prefetch before the first projections of a layer, one rank's share.
 
-    The idle phase is a stand-in: a kernel that takes ``idle_ns`` and touches no memory.
+    The idle phase is the reduction before them where there is a group of ranks. On one GPU it is a stand-in: a kernel
+    that takes ``idle_ns`` and touches no memory.
     """
 
     name = "prefetch"
     variants = (PREFETCH, PLAIN)
     baselines = (NONE,)
     """The chain without prefetch and without programmatic launches."""
-    uses = (PROJECTION,)
+    uses = (PROJECTION, REDUCTION)
     curve_of = "depth_mib"
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
@@ -85,14 +91,15 @@ class Prefetch(Operator):
             if dims:
                 every = ((idle_ns, count) for idle_ns in IDLE_NS for count in tokens)
                 found |= {self.workload({"idle_ns": idle_ns, **dims}, count): None for idle_ns, count in every}
+            if dims and parallel.tensor > 1:
+                grouped = {"width": model.hidden, **dims}
+                found |= {self.workload(grouped, count, world=parallel.tensor): None for count in tokens}
         return list(found)
 
     def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = "bf16", world: int = 1) -> Workload:
-        if world != 1:
-            raise MegatuneError(f"world={world} is impossible: a chain runs on one GPU, world 1")
         if dtype != "bf16":
             raise MegatuneError(f"dtype {dtype!r} is not supported by prefetch; allowed: bf16")
-        return Workload.of(self.name, chain_from(dims, tokens).dims(), tokens, dtype=dtype)
+        return Workload.of(self.name, chain_from(dims, tokens, world).dims(), tokens, dtype=dtype, world=world)
 
     def space(self, workload: Workload, arch: Architecture) -> Space:
         return prefetch_space(workload, arch)
@@ -106,8 +113,12 @@ class Prefetch(Operator):
             check_depth(chain, int(params["depth_mib"]))
             own = Config.of(PREFETCH, {name: params[name] for name in OWN[PREFETCH]})
             found.append(Part(PREFETCH, workload, own, stream=1))
-        found.append(Part(IDLE, workload, Config.of(IDLE, {})))
-        names = {0: IDLE, **{consumer.number: consumer.name for consumer in chain.consumers}}
+        if chain.width:
+            reduction = operator(REDUCTION).workload({"width": chain.width}, workload.tokens, world=workload.world)
+            found.append(Part(REDUCTION, reduction, _reducer(reduction)))
+        else:
+            found.append(Part(IDLE, workload, Config.of(IDLE, {})))
+        names = {0: found[-1].name, **{consumer.number: consumer.name for consumer in chain.consumers}}
         for consumer, stream, behind in chain.streams():
             # Behind an event there is no predecessor on the stream whose end could be overlapped.
             tuned = config_of(kind, consumer.workload(workload.tokens), pdl and behind)
@@ -162,8 +173,26 @@ class Prefetch(Operator):
 
         return ChainBuffers(workload, copies, seed)
 
+    def workspace(self, workload: Workload, config: Config) -> Workspace:
+        """That of the reduction."""
+        if not chain_of(workload).width:
+            return Workspace()
+        part = next(part for part in self.parts(workload, config) if part.name == REDUCTION)
+        return operator(REDUCTION).workspace(part.workload, part.config)
+
+    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> GroupChainBuffers:
+        from megatune_kernels.prefetch.buffers import GroupChainBuffers
+
+        return GroupChainBuffers(workload, rank, heaps, seed)
+
     def baseline(self, name: str, workload: Workload, inputs: Any, copy: int) -> None:
         raise MegatuneError(f"{name!r} is a chain of kernels: it is launched part by part")
+
+
+def _reducer(workload: Workload) -> Config:
+    """What reduces in a chain: where a search of it begins. It has no predecessor whose end it could overlap."""
+    found = operator(REDUCTION).space(workload, architecture(ARCH)).defaults()[0]
+    return Config.of(found.variant, {**found.params, "pdl": False})
 
 
 def _own(config: Config) -> str:

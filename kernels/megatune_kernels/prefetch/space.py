@@ -22,6 +22,8 @@ PLAIN = "plain"
 DEPTHS_MIB = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128)
 BUS_BYTES_A_NS = 3000
 """From memory, where a search starts: three quarters of what an H200 copies."""
+REDUCTION_NS = 3_000
+"""About what one of few tokens takes on two H200s, for where a search starts."""
 
 
 def whole_mib(chain: Chain) -> int:
@@ -69,7 +71,10 @@ def _plain() -> VariantSpace:
 def _prefetch(chain: Chain, tokens: int, l2_bytes: int) -> VariantSpace:
     # Beyond the weights there is nothing to ask for.
     depths = (*(each for each in DEPTHS_MIB if each < whole_mib(chain)), whole_mib(chain))
-    reach = min(chain.idle_ns * BUS_BYTES_A_NS, chain.weight_bytes, l2_bytes // 2) // MIB
+    idle_ns = chain.idle_ns or REDUCTION_NS
+    reach = min(idle_ns * BUS_BYTES_A_NS, chain.weight_bytes, l2_bytes // 2) // MIB
+    # How long a reduction takes is not known before it is measured.
+    starts = (0, 25, 50) if chain.idle_ns else (0,)
     consumers = kinds(chain)
 
     def asked(params: Params) -> int:
@@ -87,7 +92,7 @@ def _prefetch(chain: Chain, tokens: int, l2_bytes: int) -> VariantSpace:
             Parameter("grid", (1, 2, 4, 8, 16, 32, 64), 8, "blocks, of which one thread each asks"),
             Parameter("chunk_kib", (4, 16, 64), 16, "KiB of a request"),
             Parameter("carveout", (0, 100), 0, "percent of an SM's L1 that the kernel wants as shared memory"),
-            Parameter("start_percent", (0, 25, 50), 0, "share of the idle phase that passes before the first request"),
+            Parameter("start_percent", starts, 0, "share of the idle phase that passes before the first request"),
             _pdl(),
             Parameter(
                 "consumer",

@@ -45,6 +45,7 @@ class ReductionBuffers:
     """
 
     copies = COPIES
+    sets = SETS
 
     def __init__(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int, device: str = "cuda") -> None:
         """:param heaps: by rank, the address in this process of the memory that holds its workspace."""

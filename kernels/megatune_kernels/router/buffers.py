@@ -17,6 +17,7 @@ from typing import Self
 
 import torch
 
+from megatune_kernels.cold import sets_of
 from megatune_kernels.operator import Workload
 from megatune_kernels.projection.buffers import FP32_UNIT
 from megatune_kernels.projection.buffers import HALF_ULP
@@ -34,8 +35,6 @@ SPREAD = 2.0
 """Standard deviation of the logits of normals: sigmoids from one hundredth to ninety-nine."""
 APPROXIMATIONS = 8 * FP32_UNIT
 """Of a sigmoid between 0 and 1, and of its sum with a bias below 2."""
-FLUSHED_BYTES = 2 * (126 << 20)
-"""That all copies of a group's weights have together at least: twice the largest L2 there is (``GB300``)."""
 NO_ID = -1
 
 
@@ -57,7 +56,7 @@ class FrontBuffers:
         device: str = "cuda",
     ) -> None:
         """:param heaps: by rank, the address in this process of the memory that holds its workspace; none alone."""
-        self.copies = copies
+        self.copies = self.sets = copies
         self._workload, self._rank = workload, rank
         self._experts, self._latent, self._top = (workload[name] for name in ("experts", "latent", "top"))
         k, tokens = workload["k"], workload.tokens
@@ -84,7 +83,7 @@ class FrontBuffers:
     @classmethod
     def of_rank(cls, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> Self:
         """A rank's; copies are a multiple of the parities, and so many that their weights leave the L2."""
-        pairs = math.ceil(FLUSHED_BYTES / (PARITIES * weight_bytes(workload)))
+        pairs = math.ceil(sets_of(weight_bytes(workload), "cuda") / PARITIES)
         return cls(workload, PARITIES * pairs, seed, rank=rank, heaps=heaps)
 
     def _draw_weights(self, copy: int, shared: torch.Generator, own: torch.Generator) -> None:

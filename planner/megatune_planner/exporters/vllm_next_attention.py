@@ -49,6 +49,9 @@ EXPORTER = "vllm-specialized-decode"
 """Whose best config is looked up in a plan."""
 KINDS = MappingProxyType({"KDA": ("kda_in_proj", "kda_f_b"), "MLA": ("fused_qkv_a", "q_b", "mla_gate")})
 """By kind of attention, the projections that begin it, as the runtime reads them."""
+STAND_IN = "idle_ns"
+REDUCTION = "width"
+"""Dims that say what the idle phase of a chain is."""
 CHUNK_KIB = 16
 """Of a request of the runtime's kernel, which begins with the first and has blocks of its own."""
 
@@ -115,19 +118,28 @@ def tables(plan: Plan, exporter: str) -> tuple[list[NextAttention], list[str]]:
 
 
 def chains(plan: Plan, world: int) -> dict[str, list[ShapePlan]]:
-    """The plan's chains of each kind of attention, whatever the length of the idle phase, at so many ranks."""
+    """The plan's chains of each kind of attention at so many ranks: behind the ranks' own reduction where that was
+    measured, else behind stand-ins of whatever length."""
     shapes = {shape.name: shape for shape in projection_shapes(model(MODEL), Parallel(world))}
     found = {}
     for kind, names in KINDS.items():
         consumers: dict[str, int] = {}
         for number, name in enumerate(names, start=1):
             consumers |= {f"n{number}": shapes[name].n, f"k{number}": shapes[name].k}
-        found[kind] = [
+        alike = [
             shape
-            for shape in sorted(plan.operator(OPERATOR).shapes, key=lambda each: each.dims["idle_ns"])
-            if {name: size for name, size in shape.dims.items() if name != "idle_ns"} == consumers
+            for shape in sorted(plan.operator(OPERATOR).shapes, key=lambda each: each.dims.get(STAND_IN, 0))
+            if {name: size for name, size in shape.dims.items() if name not in (STAND_IN, REDUCTION)} == consumers
         ]
+        grouped = [shape for shape in alike if shape.world == world and REDUCTION in shape.dims]
+        found[kind] = grouped or [shape for shape in alike if STAND_IN in shape.dims]
     return found
+
+
+def _phase(shape: ShapePlan) -> str:
+    if STAND_IN in shape.dims:
+        return f"idle for {shape.dims[STAND_IN]} ns"
+    return f"behind a reduction of width {shape.dims[REDUCTION]}"
 
 
 @dataclass(frozen=True)
@@ -139,7 +151,7 @@ class _Decided:
 
 
 def _table(kinds: dict[str, list[ShapePlan]], world: int) -> NextAttention:
-    named = [(f"{kind} idle for {shape.dims['idle_ns']} ns", shape) for kind, each in kinds.items() for shape in each]
+    named = [(f"{kind} {_phase(shape)}", shape) for kind, each in kinds.items() for shape in each]
     known: dict[int, _Depth] = {}
     for tokens in range(1, MAX_BATCH + 1):
         said = [_depth(name, shape, tokens) for name, shape in named]

@@ -20,6 +20,7 @@ from megatune_kernels.target import Toolchain
 from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
 from megatune_tuner.workers.gpu_messages import Job
+from megatune_tuner.workers.group_rank import AlonePart
 
 TARGET = Target(Hardware("A GPU", "sm_90a", "0000", 132, 1 << 20, 1 << 30, "none"), Toolchain("1", "13", "4", "2"))
 LAUNCHES = 120
@@ -36,6 +37,7 @@ class Loaded:
     job: Job
     launches: int = LAUNCHES
     flush_bytes: int = 0
+    alone: tuple[AlonePart, ...] = ()
     values: int = 0
     """Counts the changes of values, as all ranks have to."""
     poisoned: bool = False
@@ -134,8 +136,8 @@ class FakeRank:
                 return -1
         return loaded.values
 
-    def replay(self, loaded: Loaded) -> None:
-        self.diary.append("replay")
+    def replay(self, loaded: Loaded, part: str = "") -> None:
+        self.diary.append(part or "replay")
 
     def mark(self, event: int) -> None:
         self.diary.append(event)

@@ -21,6 +21,7 @@ from cuda.core import launch
 from megatune_kernels.buffers import ChainBuffers
 from megatune_kernels.buffers import Windows
 from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
@@ -74,9 +75,13 @@ class Chain:
         streams: Sequence[Any],
         make_event: Callable[[], Any],
         device_id: int,
+        numbers: Callable[[str, int], tuple[int, ...]] | None = None,
+        check: Callable[[Any, Any, Launch], None] | None = None,
     ) -> None:
         """
         :param streams: stream 0, and as many others as the parts name.
+        :param numbers: in a group, what follows a part's scalars at each copy.
+        :param check: looks at a kernel whose blocks wait for one another, how it is launched and its shape.
         :raises MegatuneError: for parts that cannot be scheduled.
         :raises RuntimeError: in the driver's words, when it refuses a kernel.
         """
@@ -85,11 +90,15 @@ class Chain:
         self._buffers = buffers
         self._streams = streams
         self._device_id = device_id
+        self._check = check
         self._steps = schedule(parts)
         self._events = {step.event: make_event() for step in self._steps if isinstance(step, Record)}
         self._launches = {
             part.name: self._launcher(
-                part.name, part.workload, [buffers.part_pointers(part.name, copy) for copy in range(buffers.copies)]
+                part.name,
+                part.workload,
+                [buffers.part_pointers(part.name, copy) for copy in range(buffers.copies)],
+                [numbers(part.name, copy) for copy in range(buffers.copies)] if numbers is not None else (),
             )
             for part in parts
         }
@@ -155,12 +164,23 @@ class Chain:
         )
         return Alone(name, (name, self._artifacts[part].key, shape), rounds * len(turns), enqueue)
 
-    def _launcher(self, name: str, workload: Workload, pointers: Sequence[tuple[int, ...]]) -> Launcher:
+    def _launcher(
+        self,
+        name: str,
+        workload: Workload,
+        pointers: Sequence[tuple[int, ...]],
+        numbers: Sequence[tuple[int, ...]] = (),
+    ) -> Launcher:
         """What enqueues the part's kernel on a stream, over one of several sets of addresses."""
         shape = operator(workload.operator).launch(workload, self._parts[name].config)
         kernel, config = load(self._artifacts[name], shape, self._device_id)
+        if shape.resident and self._check is not None:
+            self._check(kernel, config, shape)
         scalars = [ctypes.c_int32(value) for value in shape.scalars]
-        arguments = [(*each, *scalars) for each in pointers]
+        arguments = [
+            (*addresses, *scalars, *(ctypes.c_int32(value) for value in running))
+            for addresses, running in zip(pointers, numbers or [()] * len(pointers), strict=True)
+        ]
 
         def enqueue(stream: Any, turn: int) -> None:
             launch(stream, config, kernel, *arguments[turn])

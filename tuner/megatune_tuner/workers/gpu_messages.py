@@ -22,6 +22,16 @@ class Job:
     parts: tuple[Artifact, ...] = ()
     """Of a chain, the artifacts of ``Operator.parts``; ``artifact`` is None then."""
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether kernels of its own are launched, not what a library has."""
+        return self.artifact is not None or bool(self.parts)
+
+    @property
+    def keys(self) -> list[str]:
+        """Of all artifacts."""
+        return [artifact.key for artifact in (*([self.artifact] if self.artifact else []), *self.parts)]
+
 
 @dataclass(frozen=True)
 class Outcome:

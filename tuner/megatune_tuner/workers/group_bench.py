@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 from collections.abc import Callable
+from collections.abc import Hashable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
 from contextlib import suppress
 from dataclasses import dataclass
 from dataclasses import replace
+from functools import partial
 from typing import Any
 from typing import TypeVar
 
 from megatune_db.records import Status
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
 from megatune_kernels.target import Target
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
@@ -36,6 +40,7 @@ from megatune_tuner.workers.group_rank import Rank
 from megatune_tuner.workers.group_steps import JobFailed
 from megatune_tuner.workers.group_steps import Steps
 from megatune_tuner.workers.sampling import FINAL_ROUNDS
+from megatune_tuner.workers.sampling import FIRST_SAMPLES
 from megatune_tuner.workers.sampling import HEAT_S
 from megatune_tuner.workers.sampling import PAUSE_S
 from megatune_tuner.workers.sampling import RETAKES
@@ -86,6 +91,9 @@ class GroupBench:
         self._last_busy = -math.inf
         self._next_watch = -math.inf
         self._kept: list[_Ready] = []
+        self._alone_of: Workload | None = None
+        self._alone_us: dict[Hashable, float] = {}
+        """Of parts of the last workload's chains, µs a launch."""
 
     def start(self, describe: bool) -> Started:
         """Make the ranks and connect them.
@@ -124,7 +132,9 @@ class GroupBench:
                 if samples.are_enough or late:
                     break
             self._verify(ready, again=True)
-            return samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
+            parts_us = self._parts_us(ready)
+            found = samples.outcome(flush_bytes=ready.flush_bytes, measure_s=time.monotonic() - started)
+            return replace(found, parts_us=parts_us)
         except JobFailed as error:
             return replace(error.outcome, measure_s=time.monotonic() - started)
         finally:
@@ -162,11 +172,11 @@ class GroupBench:
                 with self._failing(i, outcomes):
                     self._arm(ready[i])
                     self._verify(ready[i], again=True)
-                    if jobs[i].artifact is not None:
+                    if jobs[i].is_compiled:
                         self._stress(ready[i], FINAL_STRESS, seed)
-                    outcomes[i] = samples[i].outcome(
-                        flush_bytes=ready[i].flush_bytes, measure_s=time.monotonic() - started
-                    )
+                    parts_us = self._parts_us(ready[i])
+                    found = samples[i].outcome(flush_bytes=ready[i].flush_bytes, measure_s=time.monotonic() - started)
+                    outcomes[i] = replace(found, parts_us=parts_us)
         except JobFailed as error:
             beside = Outcome(Status.CRASH, f"beside another that ended the group: {error.outcome.reason}")
             outcomes[i] = error.outcome
@@ -296,12 +306,28 @@ class GroupBench:
             self._heat(ready)
         raise MegatuneError(f"rank {others[0][0]}: {another_process(others[0][1])}")
 
-    def _timed(self, ready: _Ready, count: int, deadline: float) -> list[dict[str, Any]]:
+    def _parts_us(self, ready: _Ready) -> tuple[tuple[str, float], ...]:
+        """Of a chain, the time of each part alone by name: the slowest rank's median.
+
+        What was timed over the same operands before is not timed again.
+        """
+        if ready.job.workload != self._alone_of:
+            self._alone_of, self._alone_us = ready.job.workload, {}
+        for alone in ready.parts[0].alone:
+            if alone.key not in self._alone_us:
+                self._arm(ready)
+                self._steps.begin("time parts")
+                taken = self._steps.together(partial(self._timed, ready, FIRST_SAMPLES, math.inf, alone.name))
+                slowest = [max(times) for times in zip(*(one["us"] for one in taken), strict=True)]
+                self._alone_us[alone.key] = statistics.median(slowest) / alone.launches
+        return tuple(sorted((alone.name, self._alone_us[alone.key]) for alone in ready.parts[0].alone))
+
+    def _timed(self, ready: _Ready, count: int, deadline: float, part: str = "") -> list[dict[str, Any]]:
         # Behind the untimed one all ranks are in step, and no GPU is idle between an event and what follows it.
-        self._replay(ready)
+        self._replay(ready, part)
         for i in range(count):
             self._mark(2 * i)
-            self._replay(ready)
+            self._replay(ready, part)
             self._mark(2 * i + 1)
         self._steps.wait()
         began = self._last_busy = time.monotonic()
@@ -318,9 +344,9 @@ class GroupBench:
             self._next_watch = ended + min(WATCH_S, (ended - began) / WATCH_SHARE)
         return taken
 
-    def _replay(self, ready: _Ready) -> None:
+    def _replay(self, ready: _Ready, part: str = "") -> None:
         """Once on every rank before again on any: a queue that is full makes the host wait for the GPU."""
-        self._each_part(ready, lambda rank, part: rank.replay(part))
+        self._each_part(ready, lambda rank, loaded: rank.replay(loaded, part))
 
     def _mark(self, event: int) -> None:
         self._steps.each(lambda rank: rank.mark(event))
@@ -353,7 +379,7 @@ def _decision(job: Job, launches: int) -> str:
         {
             "workload": job.workload.digest,
             "config": job.config.digest,
-            "artifact": job.artifact.key if job.artifact is not None else None,
+            "artifacts": job.keys,
             "graph": job.graph,
             "launches": launches,
             "seed": SEED,

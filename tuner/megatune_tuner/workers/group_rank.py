@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 from typing import Protocol
 
 from megatune_kernels.target import Target
 from megatune_tuner.workers.gpu_messages import Job
+
+
+@dataclass(frozen=True)
+class AlonePart:
+    """Launches of one part and nothing else."""
+
+    name: str
+    key: Hashable
+    """Equal for launches that take equally long over the same operands."""
+    launches: int
 
 
 class Loaded(Protocol):
@@ -17,6 +29,8 @@ class Loaded(Protocol):
     """Of one timed replay."""
     flush_bytes: int
     """Of operands that are cold, between two launches over the same set; 0 without."""
+    alone: tuple[AlonePart, ...]
+    """Parts of a chain that are also timed alone, the same on all ranks."""
 
 
 class Rank(Protocol):
@@ -66,8 +80,8 @@ class Rank(Protocol):
         """A hash of the outputs; raises ``WrongResult``."""
         ...
 
-    def replay(self, loaded: Loaded) -> None:
-        """Enqueue what is timed, once."""
+    def replay(self, loaded: Loaded, part: str = "") -> None:
+        """Enqueue what is timed, or one of ``alone``, once."""
         ...
 
     def mark(self, event: int) -> None:

@@ -19,6 +19,7 @@ from datetime import timedelta
 from functools import cache
 from functools import partial
 from typing import Any
+from typing import cast
 
 import torch
 from cuda.bindings import driver
@@ -26,17 +27,22 @@ from cuda.core import EventOptions
 from cuda.core import launch
 
 from megatune_kernels.buffers import GroupBuffers
+from megatune_kernels.buffers import GroupChainBuffers
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.target import Target
 from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
+from megatune_tuner.workers.gpu_chain import Alone
+from megatune_tuner.workers.gpu_chain import Chain
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
 from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_messages import Job
+from megatune_tuner.workers.group_rank import AlonePart
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
 from megatune_tuner.workers.sampling import ASSUMED_LAUNCH_US
 from megatune_tuner.workers.sampling import MOST_LAUNCHES
@@ -73,6 +79,10 @@ class Graphs:
     """Enqueues a launch over each set of operands."""
     replay: Callable[[], None] | None = None
     """Enqueues ``launches`` launches over the first set, or over all in turns."""
+    alone: tuple[AlonePart, ...] = ()
+    replays_alone: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """By name, enqueues the launches of one part of a chain."""
+    graphs_alone: dict[str, Any] = field(default_factory=dict)
     held: list[Any] = field(default_factory=list)
     """Kernel and graphs: code that a graph launches is unloaded with its kernel."""
 
@@ -102,6 +112,8 @@ class GpuRank:
         self._events = [self._device.device.create_event(options) for _ in range(2 * MOST_SAMPLES)]
         self._heap = int(_asked(driver.cuMemAlloc(HEAP_BYTES)))
         self._heaps: list[int] = []
+        self._beside: list[Any] = []
+        """Streams that parts of chains run on beside the first."""
         self._links = 0
         self._held: tuple[Workload, GroupBuffers] | None = None
 
@@ -142,22 +154,24 @@ class GpuRank:
     def load(self, job: Job) -> Graphs:
         self._turn()
         tuned = operator(job.workload.operator)
-        if job.artifact is None and self._shared:
+        if not job.is_compiled and self._shared:
             raise Infeasible(f"{job.config.variant} needs a GPU for every rank, as the runner group has")
         buffers = self._buffers(job.workload)
         cost = tuned.cost(job.workload, job.config)
         memory_us, link_us = cost.memory_bytes / ASSUMED_BYTES_A_US, cost.link_bytes / ASSUMED_LINK_BYTES_A_US
         guess_us = ASSUMED_LAUNCH_US + memory_us + link_us
         launches = min(MOST_LAUNCHES, math.ceil(SAMPLE_US / guess_us))
-        flush_bytes = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
+        flush_bytes = buffers.sets * tuned.rotating_bytes(job.workload) if job.cold else 0
         loaded = Graphs(job, buffers, -(-launches // buffers.copies) * buffers.copies, flush_bytes)
-        if job.artifact is not None:
+        if job.parts:
+            self._prepare(loaded, self._chain(loaded))
+        elif job.artifact is not None:
             self._prepare(loaded, self._kernel(loaded))
         return loaded
 
     def join(self, loaded: Graphs) -> None:
         """Connect what a library's call over all ranks needs, and make the call once outside of a graph."""
-        if loaded.job.artifact is not None:
+        if loaded.job.is_compiled:
             return
         self._turn()
         self._connect_libraries()
@@ -196,12 +210,13 @@ class GpuRank:
         if wrong:
             raise WrongResult(wrong.removeprefix(f"rank {self._number}: "))
         # Libraries add in an order of each rank's own.
-        return loaded.buffers.fingerprint() if loaded.job.artifact is not None else 0
+        return loaded.buffers.fingerprint() if loaded.job.is_compiled else 0
 
-    def replay(self, loaded: Graphs) -> None:
+    def replay(self, loaded: Graphs, part: str = "") -> None:
         self._turn()
-        assert loaded.replay is not None
-        loaded.replay()
+        replay = loaded.replays_alone[part] if part else loaded.replay
+        assert replay is not None
+        replay()
 
     def mark(self, event: int) -> None:
         self._stream.record(self._events[event])
@@ -228,6 +243,10 @@ class GpuRank:
 
     def close(self, loaded: Graphs) -> None:
         loaded.verify = loaded.replay = None
+        loaded.replays_alone.clear()
+        for graph in loaded.graphs_alone.values():
+            graph.close()
+        loaded.graphs_alone.clear()
         for one in reversed(loaded.held):
             one.close()
         loaded.held.clear()
@@ -272,16 +291,11 @@ class GpuRank:
         """What enqueues launch number ``copy`` over a set of operands; refused when its blocks would wait for ever."""
         job, buffers = loaded.job, loaded.buffers
         assert job.artifact is not None
-        tuned = operator(job.workload.operator)
-        workspace = tuned.workspace(job.workload, job.config)
-        if workspace.bytes > HEAP_BYTES:
-            raise Infeasible(f"a workspace of {workspace.bytes} bytes is larger than the {HEAP_BYTES} that a rank has")
-        loaded.armed = (-(-workspace.bytes // 4), workspace.armed)
-        shape = tuned.launch(job.workload, job.config)
+        self._make_room(loaded)
+        shape = operator(job.workload.operator).launch(job.workload, job.config)
         kernel, config = load(job.artifact, shape, self._device.device.device_id)
         if shape.resident:
-            shares = self._world if self._shared else 1
-            check_resident(kernel, config, shape, self._device.device, self._stream, shares)
+            self._check_resident(kernel, config, shape)
         pointers = [buffers.pointers(copy) for copy in range(buffers.copies)]
         fixed = [ctypes.c_int32(value) for value in shape.scalars]
         running = [[ctypes.c_int32(value) for value in buffers.scalars(copy)] for copy in range(buffers.copies)]
@@ -290,6 +304,57 @@ class GpuRank:
             launch(stream, config, kernel, *pointers[operands], *fixed, *running[copy])
 
         return enqueue
+
+    def _make_room(self, loaded: Graphs) -> None:
+        """Find the room of the config's workspace at the beginning of the heap.
+
+        :raises Infeasible: when it is too large.
+        """
+        job = loaded.job
+        workspace = operator(job.workload.operator).workspace(job.workload, job.config)
+        if workspace.bytes > HEAP_BYTES:
+            raise Infeasible(f"a workspace of {workspace.bytes} bytes is larger than the {HEAP_BYTES} that a rank has")
+        loaded.armed = (-(-workspace.bytes // 4), workspace.armed)
+
+    def _check_resident(self, kernel: Any, config: Any, shape: Launch) -> None:
+        shares = self._world if self._shared else 1
+        check_resident(kernel, config, shape, self._device.device, self._stream, shares)
+
+    def _chain(self, loaded: Graphs) -> Callable[[Any, int, int], None]:
+        """What enqueues launch number ``copy`` of a chain, and its parts alone.
+
+        :raises Infeasible: for warm weights: every launch has a number and weights of its own.
+        """
+        if not loaded.job.cold:
+            raise Infeasible("a chain of a group is measured with cold weights: set regime.weights to cold")
+        job, buffers = loaded.job, cast(GroupChainBuffers, loaded.buffers)
+        self._make_room(loaded)
+        parts = operator(job.workload.operator).parts(job.workload, job.config)
+        while len(self._beside) < max(part.stream for part in parts):
+            self._beside.append(self._device.device.create_stream())
+        chain = Chain(
+            parts,
+            job.parts,
+            buffers,
+            [self._stream, *self._beside],
+            self._device.device.create_event,
+            self._device.device.device_id,
+            buffers.part_scalars,
+            self._check_resident,
+        )
+        for alone in chain.alone(self._device.l2_bytes):
+            loaded.alone += (AlonePart(alone.name, alone.key, alone.launches),)
+            loaded.replays_alone[alone.name] = partial(self._replay_alone, loaded, alone)
+        return lambda stream, copy, _: chain.enqueue(stream, copy)
+
+    def _replay_alone(self, loaded: Graphs, alone: Alone) -> None:
+        if not loaded.job.graph:
+            alone.enqueue()
+            return
+        if alone.name not in loaded.graphs_alone:
+            # Captured when it is timed, which it is not where its time is known.
+            loaded.graphs_alone[alone.name] = capture(self._stream, lambda _: alone.enqueue())
+        loaded.graphs_alone[alone.name].launch(self._stream)
 
     def _prepare(self, loaded: Graphs, enqueue: Callable[[Any, int, int], None]) -> None:
         """Make the replays: one over each set of operands, and a longer one whose launch numbers run on.
