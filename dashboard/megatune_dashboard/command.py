@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from megatune_dashboard.bench import bench
 from megatune_dashboard.database import database_app
 from megatune_dashboard.doctor import doctor
+from megatune_dashboard.interchange import app as interchange_app
 from megatune_dashboard.quickstart import quickstart
 from megatune_dashboard.repeating import repeat
 from megatune_dashboard.serving import dashboard
@@ -117,6 +118,7 @@ app.command(epilog="Example: megatune quickstart --db tuned.db")(quickstart)
 app.add_typer(tuner_app)
 app.add_typer(transfer_app)
 app.add_typer(planner_app)
+app.add_typer(interchange_app)
 app.command(epilog="Example: megatune verify plan.json --db tuned.db")(verify)
 app.command(epilog="Example: megatune dashboard --db tuned.db")(dashboard)
 app.command(epilog="Example: megatune bench planner --json")(bench)

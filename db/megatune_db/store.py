@@ -301,9 +301,11 @@ def put_plan(
 def put_priors(session: Session, rows: Iterable[PriorFields]) -> int:
     """Keep entries of other projects' tables and caches, and return how many were new."""
     new = 0
-    for row in rows:
-        inserted = insert(session, models.Prior).values(**row).on_conflict_do_nothing().returning(models.Prior.id)
-        new += session.scalar(inserted) is not None
+    statement = insert(session, models.Prior).on_conflict_do_nothing()
+    given = iter(rows)
+    while chunk := [dict(row) for row in islice(given, _CHUNK)]:
+        done = session.connection().execute(statement, chunk, execution_options={"preserve_rowcount": True})
+        new += done.rowcount
     return new
 
 

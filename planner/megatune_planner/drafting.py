@@ -98,7 +98,9 @@ def find_target(session: Session, wanted: str | None) -> queries.TargetRow:
     :raises MegatuneError: when there is no such target, or a choice is needed, with what there is.
     :raises NothingMeasured: when nothing was measured at all.
     """
-    targets = [row for row in queries.targets(session, counted=False) if row.measurements]
+    rows = [row for row in queries.targets(session, counted=False) if row.measurements]
+    # What others measured is a choice only where it is named, or where there is nothing else.
+    targets = [row for row in rows if row.measurements.keys() - {Provenance.IMPORTED} or row.digest == wanted] or rows
     if not targets:
         raise NothingMeasured("the database has no measurements: run a campaign first")
     found = [row for row in targets if wanted is None or row.digest == wanted]

@@ -27,7 +27,7 @@ from tests.contract.runtime_wheels import VERSIONS
 from tests.contract.runtime_wheels import cannot_run
 from tests.contract.runtime_wheels import wheel
 
-RUNTIMES = sorted(VERSIONS)
+RUNTIMES = sorted(VERSIONS.keys() - {"kernel_tuner"})
 
 
 def test_what_cannot_run_fails_in_ci_and_is_skipped_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,8 +35,8 @@ def cell_seed(seed: int, workload: Workload, spent: int = 0) -> int:
 
 @dataclass(frozen=True)
 class Proposal:
-    """A config to measure, and who proposed it: ``default``, ``incumbent``, ``neighbour``, ``sampler`` or, where two
-    variants cross, ``crossover``."""
+    """A config to measure, and who proposed it: ``prior``, ``default``, ``incumbent``, ``neighbour``, ``sampler`` or,
+    where two variants cross, ``crossover``."""
 
     config: Config
     reason: str
@@ -98,6 +98,13 @@ class Cell:
         params, distributions = self._encoding.params(index), self._encoding.distributions(index)
         state = TrialState.FAIL if us is None else TrialState.COMPLETE
         self.study.add_trial(create_trial(state=state, value=us, params=params, distributions=distributions))
+
+    def enqueue_first(self, configs: Sequence[Config], reason: str) -> None:
+        """Propose the legal configs nearest to these before anything else, unless they were proposed or are known."""
+        found = dict.fromkeys(self.catalogue.nearest(config) for config in configs)
+        chosen = [index for index in found if index is not None and self._sampler.is_free(index)]
+        rest = [(index, why) for index, why in self._queue if index not in chosen]
+        self._queue = deque([*((index, reason) for index in chosen), *rest])
 
     def enqueue(self, config: Config, reason: str) -> None:
         """Propose the legal config nearest to this one soon, unless it was proposed or is known."""

@@ -20,6 +20,7 @@ from megatune_tuner.ledger import FINALIST
 from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
+from megatune_tuner.reasons import PRIOR
 
 
 class CellRun:
@@ -69,11 +70,14 @@ class CellRun:
             if index is not None:
                 self.cell.learn(catalogue.configs[index], known[known_digest].median_us)
         # What this campaign found itself before it was killed is no incumbent.
-        own = {row.config for row in mine if row.reason != INCUMBENT}
+        own = {row.config for row in mine if row.reason not in (INCUMBENT, PRIOR)}
         best = ledger.incumbents(workload)
         self.incumbents = [config for config in best if config.digest not in own and not space.violations(config)]
         for config in self.incumbents:
             self.cell.enqueue(config, INCUMBENT)
+        # Half of the trials at most: what others found is for their hardware and their kernels.
+        most = None if campaign.budget.trials is None else max(1, campaign.budget.trials // 2)
+        self.cell.enqueue_first(ledger.priors(workload)[:most], PRIOR)
         if winners is not None:
             self.cell.limit(winners, CROSSOVER)
         named = [Config.of(name, {}) for name in operator(workload.operator).baselines]

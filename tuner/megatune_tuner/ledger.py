@@ -47,6 +47,7 @@ from megatune_kernels.space import Space
 from megatune_kernels.target import Target
 from megatune_tuner.bisection import Finals
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.priors import prior_configs
 from megatune_tuner.reasons import BASELINE as BASELINE
 from megatune_tuner.reasons import CROSSOVER as CROSSOVER
 from megatune_tuner.reasons import FINALIST as FINALIST
@@ -182,6 +183,11 @@ class Ledger:
         )
         with self._database.session() as session:
             return list(dict.fromkeys(Config.of(row.variant, row.params) for row in session.execute(query)))
+
+    def priors(self, workload: Workload) -> list[Config]:
+        """What others found best of the workload: configs to try first, legal here or not."""
+        with self._database.session() as session:
+            return prior_configs(session, workload)
 
     def asked(self, workload: Workload, space: Space, proposals: Sequence[tuple[int, Config, str]]) -> None:
         """Configs that are about to be measured: trial number, config and who proposed it."""

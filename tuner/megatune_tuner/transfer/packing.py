@@ -18,10 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from megatune_db.location import Location
-from megatune_db.queries import TargetRow
 from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign as campaign_row
-from megatune_db.queries import targets
 from megatune_db.queries import trials
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
@@ -56,6 +54,7 @@ from megatune_tuner.progress import Progress
 from megatune_tuner.reasons import BASELINE
 from megatune_tuner.reasons import KNOWN
 from megatune_tuner.search import Search
+from megatune_tuner.targets import find_target
 from megatune_tuner.transfer.bundle import Bundle
 from megatune_tuner.transfer.bundle import BundleFile
 from megatune_tuner.transfer.bundle import Packed
@@ -256,39 +255,18 @@ def _target(campaign: Campaign, database: Database, wanted: str | None) -> Targe
 
     :raises MegatuneError: when there is no such target, or there are several.
     """
+
+    def fits(found: Target) -> bool:
+        return campaign.arch in (None, found.hardware.arch) and found.hardware.world == campaign.world
+
     with database.session() as session:
-        rows = targets(session, counted=False)
-    if wanted is not None:
-        named = [row for row in rows if row.digest.startswith(wanted)]
-        if len(named) != 1:
-            known = "; ".join(f"{row.digest} {_of(row)}" for row in rows) or "none"
-            raise MegatuneError(f"the database has no target {wanted!r}; it has {known}")
-        return _fits(campaign, _of(named[0]))
-    found = [
-        _of(row) for row in rows if Provenance.MEASURED in row.measurements or Provenance.EMULATED in row.measurements
-    ]
-    found = [
-        each
-        for each in found
-        if (campaign.arch in (None, each.hardware.arch)) and each.hardware.world == campaign.world
-    ]
-    if len(found) > 1:
-        several = "; ".join(f"{each.digest} {each}" for each in found)
-        raise MegatuneError(f"the database has several targets, choose one with --target: {several}")
-    if found:
-        return found[0]
+        found = find_target(session, wanted, (Provenance.MEASURED, Provenance.EMULATED), fits)
+    if found is not None:
+        if campaign.arch not in (None, found.hardware.arch):
+            raise campaign.fault("arch", f"{campaign.arch} is asked for, but the target is {found.hardware.arch}")
+        return found
     if campaign.arch is None:
         raise campaign.fault("arch", 'a bundle is compiled for one architecture: name it, e.g. arch = "sm_90a"')
     arch = architecture(campaign.arch)
     hardware = Hardware(NO_TARGET, arch.name, "", 0, arch.l2_bytes, 0, "none", campaign.world)
     return Target(hardware, Toolchain("", "", dsl_version(), ""))
-
-
-def _fits(campaign: Campaign, target: Target) -> Target:
-    if campaign.arch is not None and campaign.arch != target.hardware.arch:
-        raise campaign.fault("arch", f"{campaign.arch} is asked for, but the target is {target.hardware.arch}")
-    return target
-
-
-def _of(row: TargetRow) -> Target:
-    return Target.from_dict({"hardware": row.hardware, "toolchain": row.toolchain})
