@@ -12,6 +12,7 @@ import pytest
 import typer
 
 from megatune_dashboard.command import app
+from megatune_planner.context_errors import read_context_errors
 from megatune_planner.serving.given import read_given
 from megatune_tuner.campaign_file import parse_campaign
 
@@ -69,5 +70,9 @@ def test_files_that_are_shown_are_valid(document: str, tmp_path: Path) -> None:
             path = tmp_path / "given.toml"
             path.write_text(block)
             assert read_given(path).sources
+        elif "errors" in tomllib.loads(block):
+            path = tmp_path / "errors.toml"
+            path.write_text(block)
+            assert read_context_errors(path).errors
         else:
             assert parse_campaign(block).workloads()
