@@ -156,3 +156,18 @@ def test_a_campaign_makes_its_runner(monkeypatch: pytest.MonkeyPatch, kind: str,
     with pytest.raises(MegatuneError, match="no GPU here"), equipment(shapes(kind, 2), 1):
         pass
     assert made == [(runner, 2, 1)]
+
+
+def test_a_replay_is_of_one_world_where_an_operator_has_several() -> None:
+    def worlds(more: str = "") -> set[int]:
+        text = model("gpu", 8, 'operators = ["router_front"]').text
+        replayed = text.replace('kind = "gpu"', f'kind = "replay"\nrecording = "any"\n{more}')
+        return {w.world for w in parse_campaign(replayed, source="file.toml").workloads()}
+
+    assert worlds() == {1}
+    assert worlds("world = 8") == {8}
+    with pytest.raises(MegatuneError, match='only kind = "replay" takes a world'):
+        parse_campaign(model("group", 8).text + "world = 8\n", source="file.toml")
+    # Without names, a replay is of one GPU.
+    text = model("gpu", 8).text.replace('kind = "gpu"', 'kind = "replay"\nrecording = "any"')
+    assert {w.world for w in parse_campaign(text, source="file.toml").workloads()} == {1}
