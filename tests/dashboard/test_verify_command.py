@@ -127,12 +127,12 @@ def test_a_plan_holds_on_what_it_was_made_from(here: Made) -> None:
     found = report(result)
     assert (found["verdict"], found["provenance"], found["recording"]) == ("holds", "replayed", "kimi-k3-h200")
     assert found["plan"] == Plan.load(here.plan).digest
-    assert any(band["sides"] for band in found["bands"])
+    assert any(band["ends"] for band in found["bands"])
     with open_database(here.db, read_only=True) as database, database.session() as session:
         (row,) = queries.verifications(session)
         assert (row.verdict, row.who, row.plan) == ("holds", "somebody", found["plan"])
         (target,) = queries.targets(session)
-        evidence = [id_ for band in found["bands"] for side in band["sides"] for id_ in side["evidence"]]
+        evidence = [id_ for band in found["bands"] for end in band["ends"] for id_ in end["evidence"]]
         kept = queries.measurements(session, evidence)
         assert {measurement.stage.value for measurement in kept.values()} == {"verify"}
     assert target.digest == here.target.digest

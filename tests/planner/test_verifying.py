@@ -116,7 +116,7 @@ def judged(plan: Plan, checks: Checks, found: dict[tuple[Workload, Config], Agai
 
 
 def test_both_sides_of_every_boundary_are_measured_with_baseline_and_rivals(plan: Plan) -> None:
-    sides = {(side.workload.shape, side.workload.tokens): side for side in checks_of(plan).sides}
+    sides = {(side.workload.shape, side.workload.tokens): side for side in checks_of(plan).ends}
     for operator in plan.content.operators:
         tuned = registered(operator.name)
         for shape in operator.shapes:
@@ -136,7 +136,7 @@ def test_both_sides_of_every_boundary_are_measured_with_baseline_and_rivals(plan
 
 def test_what_a_recording_lacks_is_stood_for_by_the_nearest_that_it_has(plan: Plan, checks: Checks) -> None:
     assert all(recorded(check.workload, config) for check in checks.to_measure for config in check.configs)
-    moved = [side for side in checks.sides if side.end != side.workload.tokens]
+    moved = [side for side in checks.ends if side.end != side.workload.tokens]
     assert moved
     for side in moved:
         tokens = [point.tokens for point in side.band.points]
@@ -147,7 +147,7 @@ def test_canaries_are_few_the_same_every_time_and_away_from_boundaries(plan: Pla
     again = checks_of(plan, recorded).canaries
     assert again == checks.canaries
     assert 0 < len(again) <= 6
-    assert not {canary.workload for canary in again} & {side.workload for side in checks.sides}
+    assert not {canary.workload for canary in again} & {side.workload for side in checks.ends}
 
 
 def test_nothing_changed(plan: Plan, checks: Checks) -> None:
@@ -155,14 +155,14 @@ def test_nothing_changed(plan: Plan, checks: Checks) -> None:
     assert found.verdict is Verdict.HOLDS
     assert found.machine.verdict is Verdict.HOLDS
     assert found.changed == {}
-    assert found.comparisons == sum(len(side.rivals) for side in checks.sides)
+    assert found.comparisons == sum(len(side.rivals) for side in checks.ends)
     assert Verification.model_validate_json(found.model_dump_json()) == found
     last = found.bands[-1]
-    assert (last.tokens_hi, last.sides, last.verdict) == (None, (), Verdict.HOLDS)
+    assert (last.tokens_hi, last.ends, last.verdict) == (None, (), Verdict.HOLDS)
 
 
 def test_a_choice_that_became_slow_is_named_with_how_much(plan: Plan, checks: Checks) -> None:
-    side = next(side for side in checks.sides if side.band.decision.kind == "config")
+    side = next(side for side in checks.ends if side.band.decision.kind == "config")
     assert side.choice is not None
 
     def slower(workload: Workload, config: Config) -> float:
@@ -172,7 +172,7 @@ def test_a_choice_that_became_slow_is_named_with_how_much(plan: Plan, checks: Ch
     assert found.verdict is Verdict.DRIFTED
     (band,) = [band for band in found.bands if band.verdict is Verdict.DRIFTED]
     assert (band.shape, band.tokens_lo) == (side.shape.shape, side.band.tokens_lo)
-    (drifted,) = [each for each in band.sides if each.verdict is Verdict.DRIFTED]
+    (drifted,) = [each for each in band.ends if each.verdict is Verdict.DRIFTED]
     worst = max(drifted.compared, key=lambda each: each.beyond_doubt.low if each.beyond_doubt else 0)
     assert worst.beyond_doubt is not None
     assert worst.now is not None
@@ -185,7 +185,7 @@ def test_a_choice_that_became_slow_is_named_with_how_much(plan: Plan, checks: Ch
 
 def test_a_rival_that_is_faster_where_nothing_was_measured_is_a_gain_and_no_drift(plan: Plan, checks: Checks) -> None:
     # Between measured tokens a band reaches by prediction, and nothing was said of its rivals there.
-    side = next(side for side in checks.sides if side.band.decision.kind == "config" and side.workload.tokens > 1)
+    side = next(side for side in checks.ends if side.band.decision.kind == "config" and side.workload.tokens > 1)
     rival = Rival(simt(block=192), "neighbour")
     between = replace(side, workload=side.workload.at(3), rivals=(*side.rivals, rival))
     assert between.choice is not None
@@ -194,14 +194,14 @@ def test_a_rival_that_is_faster_where_nothing_was_measured_is_a_gain_and_no_drif
         taken = samples(us, between.workload, 31, 0.001)
         one = replace(made_up(Case(between.workload, config, us, session="verify")), samples_us=taken)
         found[between.workload, config] = Again(None, one)
-    result = judged(plan, replace(checks, sides=(between,), canaries=()), found)
+    result = judged(plan, replace(checks, ends=(between,), canaries=()), found)
     assert result.verdict is Verdict.HOLDS
     ((_, _, gain),) = result.gains
     assert gain.reason == "saves 20.0% where nothing was measured before"
     # Against the baseline a band claims something at every one of its tokens.
     slow = {key: again for key, again in found.items() if key[1] != CUBLAS}
     slow[between.workload, CUBLAS] = found[between.workload, rival.config]
-    assert judged(plan, replace(checks, sides=(between,), canaries=()), slow).verdict is Verdict.DRIFTED
+    assert judged(plan, replace(checks, ends=(between,), canaries=()), slow).verdict is Verdict.DRIFTED
 
 
 def test_a_slower_machine_is_told_by_its_canaries_and_not_by_the_bands(plan: Plan, checks: Checks) -> None:
@@ -213,7 +213,7 @@ def test_a_slower_machine_is_told_by_its_canaries_and_not_by_the_bands(plan: Pla
 
 @pytest.mark.parametrize("count", [1, 5, 6])
 def test_too_few_samples_show_no_drift(plan: Plan, checks: Checks, count: int) -> None:
-    choices = {side.choice for side in checks.sides if side.band.decision.kind == "config"}
+    choices = {side.choice for side in checks.ends if side.band.decision.kind == "config"}
     slow = measured(checks, lambda workload, config: 1.5 if config in choices else 1.0, count=count)
     found = judged(plan, checks, slow)
     assert found.verdict is Verdict.CANNOT_TELL
@@ -239,7 +239,7 @@ def test_noise_shows_neither(plan: Plan, checks: Checks) -> None:
 def test_a_choice_that_works_no_more(
     plan: Plan, checks: Checks, status: Status, recording: str | None, verdict: Verdict
 ) -> None:
-    choice = next(side.choice for side in checks.sides if side.band.decision.kind == "config")
+    choice = next(side.choice for side in checks.ends if side.band.decision.kind == "config")
     assert choice is not None
     again = measured(checks, status={choice: status})
     found = judge(plan, checks, again, TARGET, Provenance.MEASURED, AT, recording=recording)
@@ -251,12 +251,12 @@ def test_a_baseline_that_fails_leaves_it_open_and_a_rival_that_fails_does_not(pl
     stock = Config.of("cublas", {})
     found = judged(plan, checks, measured(checks, status={stock: Status.OUT_OF_MEMORY}))
     for band in found.bands:
-        if band.sides:
+        if band.ends:
             # A baseline that works no more is stock's own choice, and what else cannot be compared with.
             stays = Verdict.DRIFTED if band.decision == "stock (cublas)" else Verdict.CANNOT_TELL
             assert band.verdict is stays
-    choices = {side.choice for side in checks.sides}
-    rivals = {rival.config for side in checks.sides for rival in side.rivals} - choices - {stock}
+    choices = {side.choice for side in checks.ends}
+    rivals = {rival.config for side in checks.ends for rival in side.rivals} - choices - {stock}
     assert judged(plan, checks, measured(checks, status=dict.fromkeys(rivals, Status.CRASH))).verdict is Verdict.HOLDS
 
 
@@ -271,7 +271,7 @@ def test_verdicts_are_as_the_intervals_say_and_do_not_depend_on_the_clock(
     shared: tuple[Plan, Checks], factor: float, noise: float, count: int, slow: float
 ) -> None:
     plan, checks = shared
-    choices = {side.choice for side in checks.sides if side.band.decision.kind == "config"}
+    choices = {side.choice for side in checks.ends if side.band.decision.kind == "config"}
 
     def one(workload: Workload, config: Config) -> float:
         return slow if config in choices else 1.0
@@ -291,7 +291,7 @@ def test_verdicts_are_as_the_intervals_say_and_do_not_depend_on_the_clock(
     # A factor that is common to all changes no verdict, but for what rounding does at the very margin.
     other = judged(plan, checks, scaled)
     for mine, theirs in zip(found.bands, other.bands, strict=True):
-        for side, same in zip(mine.sides, theirs.sides, strict=True):
+        for side, same in zip(mine.ends, theirs.ends, strict=True):
             for compared, alike in zip(side.compared, same.compared, strict=True):
                 assert compared.now is not None
                 assert compared.allowed is not None
@@ -443,7 +443,7 @@ def test_a_config_that_a_verification_found_wrong_is_planned_no_more(tmp_path: P
     with open_database(tmp_path / "example.db") as database, database.session() as session:
         fill(session, example_cases())
         plan = draft_plan(session, name="example", regime=REGIME)
-        side = next(side for side in checks_of(plan, recorded).sides if side.band.decision.kind == "config")
+        side = next(side for side in checks_of(plan, recorded).ends if side.band.decision.kind == "config")
         assert side.choice is not None
         wrong: Measurement = made_up(Case(side.workload, side.choice, 1.0, status=Status.WRONG_RESULT))
         store.add_measurement(session, replace(wrong, stage=Stage.VERIFY))

@@ -18,7 +18,7 @@ from megatune_db.queries import VerificationRow
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import CanaryVerdict
-from megatune_planner.verifying.verification import SideVerdict
+from megatune_planner.verifying.verification import EndVerdict
 from megatune_planner.verifying.verification import Verdict
 from megatune_planner.verifying.verification import Verification
 
@@ -94,9 +94,9 @@ def band_rows(found: Verification) -> list[dict[str, Any]]:
     """One row for each end of each band; one where a band rests on no measurement."""
     rows = []
     for band in found.bands:
-        for side in band.sides:
-            rows.append(_band(band) | _side(side) | {"decision": band.decision, "why": side.reason or band.reason})
-        if not band.sides:
+        for end in band.ends:
+            rows.append(_band(band) | _end(end) | {"decision": band.decision, "why": end.reason or band.reason})
+        if not band.ends:
             blank = dict.fromkeys(("at tokens", "then µs", "now µs", "time over the closest", "low", "high"))
             rows.append(
                 _band(band) | {"verdict": band.verdict.value} | blank | {"decision": band.decision, "why": band.reason}
@@ -114,14 +114,14 @@ def _band(band: BandVerdict) -> dict[str, Any]:
     }
 
 
-def _side(side: SideVerdict) -> dict[str, Any]:
+def _end(end: EndVerdict) -> dict[str, Any]:
     # Of what it was compared with, that which comes closest to being faster.
-    closest = max((each.now for each in side.compared if each.now is not None), key=lambda r: r.high, default=None)
+    closest = max((each.now for each in end.compared if each.now is not None), key=lambda r: r.high, default=None)
     return {
-        "verdict": side.verdict.value,
-        "at tokens": side.tokens,
-        "then µs": side.then_us,
-        "now µs": side.now_us,
+        "verdict": end.verdict.value,
+        "at tokens": end.tokens,
+        "then µs": end.then_us,
+        "now µs": end.now_us,
         "time over the closest": None if closest is None else closest.median,
         "low": None if closest is None else closest.low,
         "high": None if closest is None else closest.high,

@@ -1,6 +1,6 @@
 """What has to be measured again to verify a plan: only what decides, and a few configs that decide nothing.
 
-- **Sides.** Of every band that rests on measurements its first and its last tokens, which are both sides of every
+- **Ends.** Of every band that rests on measurements its first and its last tokens, which are both sides of every
   boundary. There a band's own config is measured with every baseline, and it or stock with its rivals: the config of
   the neighbouring band, and the fastest of each variant when the plan was made. Where neither of these tokens was
   measured then, the measured ones in the middle of the band are taken too, so that something is compared with then.
@@ -53,7 +53,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Side:
+class BandEnd:
     """One end of a band, and what is compared there."""
 
     operator: str
@@ -88,16 +88,16 @@ class Check:
 class Checks:
     """Everything that a verification measures."""
 
-    sides: tuple[Side, ...]
+    ends: tuple[BandEnd, ...]
     canaries: tuple[Canary, ...]
 
     @property
     def to_measure(self) -> tuple[Check, ...]:
         """By workload, each config once, in an order that depends on the plan alone."""
         found: dict[Workload, dict[Config, None]] = {}
-        for side in self.sides:
-            configs = [*(rival.config for rival in side.rivals), *([side.choice] if side.choice else [])]
-            found.setdefault(side.workload, {}).update(dict.fromkeys(configs))
+        for band_end in self.ends:
+            configs = [*(rival.config for rival in band_end.rivals), *([band_end.choice] if band_end.choice else [])]
+            found.setdefault(band_end.workload, {}).update(dict.fromkeys(configs))
         for canary in self.canaries:
             found.setdefault(canary.workload, {})[canary.config] = None
         return tuple(Check(workload, tuple(configs)) for workload, configs in found.items())
@@ -111,11 +111,11 @@ def checks_of(plan: Plan, measurable: Measurable | None = None) -> Checks:
     :raises MegatuneError: for an operator that is not installed.
     """
     can = measurable or (lambda workload, config: True)
-    sides: list[Side] = []
+    ends: list[BandEnd] = []
     for each in plan.content.operators:
         for shape in each.shapes:
-            sides += _sides(plan, each.name, each.baselines, shape, can)
-    return Checks(tuple(sides), tuple(_canaries(plan, {side.workload for side in sides}, can)))
+            ends += _ends(plan, each.name, each.baselines, shape, can)
+    return Checks(tuple(ends), tuple(_canaries(plan, {band_end.workload for band_end in ends}, can)))
 
 
 def workload_of(operator_name: str, shape: ShapePlan, tokens: int) -> Workload:
@@ -130,7 +130,7 @@ def choice_of(band: Band) -> Config | None:
     return None if decision.baseline is None else Config.of(decision.baseline, {})
 
 
-def _sides(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, can: Measurable) -> Iterator[Side]:
+def _ends(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, can: Measurable) -> Iterator[BandEnd]:
     tuned = operator(name)
     arch = architecture_of(plan.content.target.fingerprint.hardware)
     known = [curve.name for curve in shape.curves if curve.kind == "baseline"]
@@ -138,7 +138,7 @@ def _sides(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, ca
         if not band.points:  # stock that rests on nothing has nothing that could drift
             continue
         choice = choice_of(band)
-        for end, tokens in _ends(band, partial(_can_serve, name, shape, choice, can)):
+        for end, tokens in _tokens_of_ends(band, partial(_can_serve, name, shape, choice, can)):
             workload = workload_of(name, shape, tokens)
             space = tuned.space(workload, arch)
             # Stock is whatever serves without a plan: which baseline that is decides nothing.
@@ -154,7 +154,7 @@ def _sides(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, ca
                 found = curve.at(tokens) if curve.kind == "variant" else None
                 if found is not None:
                     rivals.setdefault(Config.of(found.variant, dict(found.params)), "variant")
-            yield Side(
+            yield BandEnd(
                 operator=name,
                 shape=shape,
                 band=band,
@@ -171,7 +171,7 @@ def _can_serve(name: str, shape: ShapePlan, choice: Config | None, can: Measurab
     return choice is not None and can(workload_of(name, shape, tokens), choice)
 
 
-def _ends(band: Band, can: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
+def _tokens_of_ends(band: Band, can: Callable[[int], bool]) -> Iterator[tuple[int, int]]:
     """The ends of a band, each with the tokens that stand for it; and measured ones between where neither was."""
     measured = [point.tokens for point in band.points]
     ends = [band.tokens_lo] if band.tokens_hi is None else sorted({band.tokens_lo, band.tokens_hi})
@@ -197,8 +197,8 @@ def _neighbours(shape: ShapePlan, index: int, end: int) -> Iterator[Band]:
         yield shape.bands[index + 1]
 
 
-def _canaries(plan: Plan, sides: set[Workload], can: Measurable) -> Iterator[Canary]:
-    """The fastest config and baseline of a few workloads that are no side, or else of some that are."""
+def _canaries(plan: Plan, ends: set[Workload], can: Measurable) -> Iterator[Canary]:
+    """The fastest config and baseline of a few workloads that are no end, or else of some that are."""
     places = [
         (workload_of(each.name, shape, tokens), shape)
         for each in plan.content.operators
@@ -207,8 +207,8 @@ def _canaries(plan: Plan, sides: set[Workload], can: Measurable) -> Iterator[Can
     ]
     # Which ones these are follows from their digests: a sample of the plan that is the same every time.
     places.sort(key=lambda place: digest(["canary", place[0].digest]))
-    inside = [canaries for w, shape in places if w not in sides and (canaries := _of_workload(w, shape, can))]
-    beside = [canaries for w, shape in places if w in sides and (canaries := _of_workload(w, shape, can))]
+    inside = [canaries for w, shape in places if w not in ends and (canaries := _of_workload(w, shape, can))]
+    beside = [canaries for w, shape in places if w in ends and (canaries := _of_workload(w, shape, can))]
     for canaries in (inside or beside)[:CANARIES]:
         yield from canaries
 

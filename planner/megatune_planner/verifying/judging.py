@@ -48,15 +48,15 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import Ratio
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import decision_text
+from megatune_planner.verifying.checks import BandEnd
 from megatune_planner.verifying.checks import Canary
 from megatune_planner.verifying.checks import Checks
 from megatune_planner.verifying.checks import Rival
-from megatune_planner.verifying.checks import Side
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import CanaryVerdict
 from megatune_planner.verifying.verification import Compared
+from megatune_planner.verifying.verification import EndVerdict
 from megatune_planner.verifying.verification import Machine
-from megatune_planner.verifying.verification import SideVerdict
 from megatune_planner.verifying.verification import Verdict
 from megatune_planner.verifying.verification import Verification
 from megatune_planner.verifying.verification import worst
@@ -100,12 +100,12 @@ def judge(
     :param at: when, UTC without a time zone.
     :param recording: what was replayed, if so.
     """
-    count = sum(_allowed(side, rival, margin) is not None for side in checks.sides for rival in side.rivals)
+    count = sum(_allowed(band_end, rival, margin) is not None for band_end in checks.ends for rival in band_end.rivals)
     judging = _Judging(measured, margin, count, is_replay=recording is not None)
-    by_band: dict[tuple[object, ...], list[SideVerdict]] = {}
-    for side in checks.sides:
-        key = (side.operator, *side.shape.key, side.band.tokens_lo)
-        by_band.setdefault(key, []).append(judging.side(side))
+    by_band: dict[tuple[object, ...], list[EndVerdict]] = {}
+    for band_end in checks.ends:
+        key = (band_end.operator, *band_end.shape.key, band_end.band.tokens_lo)
+        by_band.setdefault(key, []).append(judging.band_end(band_end))
     bands = tuple(_bands(plan, by_band))
     verdict = worst([band.verdict for band in bands])
     revisions = _revisions(measured)
@@ -141,22 +141,22 @@ class _Judging:
         """The confidence of one comparison with which all hold at once."""
         return 1 - (1 - CONFIDENCE) / max(1, self.comparisons)
 
-    def side(self, side: Side) -> SideVerdict:
-        mine = None if side.choice is None else self.measured.get((side.workload, side.choice))
+    def band_end(self, band_end: BandEnd) -> EndVerdict:
+        mine = None if band_end.choice is None else self.measured.get((band_end.workload, band_end.choice))
         compared: tuple[Compared, ...] = ()
         verdict, reason = self._works(mine)
         if mine is not None and verdict is Verdict.HOLDS:
-            compared = tuple(self._compare(side, mine, rival) for rival in side.rivals)
-            verdict, reason = _of_side(compared)
+            compared = tuple(self._compare(band_end, mine, rival) for rival in band_end.rivals)
+            verdict, reason = _of_end(compared)
         now = None if mine is None else mine.measurement.median_us
-        found = [mine, *(self.measured.get((side.workload, rival.config)) for rival in side.rivals)]
-        return SideVerdict(
-            end=side.end,
-            tokens=side.workload.tokens,
+        found = [mine, *(self.measured.get((band_end.workload, rival.config)) for rival in band_end.rivals)]
+        return EndVerdict(
+            end=band_end.end,
+            tokens=band_end.workload.tokens,
             verdict=verdict,
             reason=reason,
             now_us=now,
-            then_us=_then(side.shape, side.workload.tokens, side.choice),
+            then_us=_then(band_end.shape, band_end.workload.tokens, band_end.choice),
             compared=compared,
             evidence=tuple(sorted(each.id for each in found if each is not None and each.id is not None)),
         )
@@ -173,12 +173,12 @@ class _Judging:
         text = f"{found.status}: {found.reason}"
         return (Verdict.CANNOT_TELL, text) if unknown else (Verdict.DRIFTED, f"its choice works no more: {text}")
 
-    def _compare(self, side: Side, mine: Again, rival: Rival) -> Compared:
-        other = self.measured.get((side.workload, rival.config))
+    def _compare(self, band_end: BandEnd, mine: Again, rival: Rival) -> Compared:
+        other = self.measured.get((band_end.workload, rival.config))
         now = beyond = None
         pairs, reason = 0, ""
         verdict = Verdict.CANNOT_TELL
-        allowed = _allowed(side, rival, self.margin)
+        allowed = _allowed(band_end, rival, self.margin)
         if other is not None and other.measurement.status is Status.OK:
             now, beyond, pairs = compare(mine.measurement, other.measurement, self.sure)
             verdict, reason = self._verdict(now, beyond, pairs, allowed)
@@ -188,8 +188,8 @@ class _Judging:
         else:
             # What does not work can be no better choice.
             verdict = Verdict.HOLDS
-        tokens = side.workload.tokens
-        times = (_then(side.shape, tokens, side.choice), _then(side.shape, tokens, rival.config))
+        tokens = band_end.workload.tokens
+        times = (_then(band_end.shape, tokens, band_end.choice), _then(band_end.shape, tokens, rival.config))
         return Compared(
             against=str(rival.config),
             kind=rival.kind,
@@ -287,7 +287,7 @@ def _ratio(found: Interval | None) -> Ratio | None:
     return None if found is None else Ratio(median=found.median, low=found.low, high=found.high)
 
 
-def _of_side(compared: Sequence[Compared]) -> tuple[Verdict, str]:
+def _of_end(compared: Sequence[Compared]) -> tuple[Verdict, str]:
     verdict = worst([each.verdict for each in compared])
     if verdict is Verdict.HOLDS:
         return verdict, ""
@@ -309,16 +309,16 @@ def slower_text(found: Compared) -> str:
     )
 
 
-def _bands(plan: Plan, sides: Mapping[tuple[object, ...], Sequence[SideVerdict]]) -> Iterator[BandVerdict]:
+def _bands(plan: Plan, ends: Mapping[tuple[object, ...], Sequence[EndVerdict]]) -> Iterator[BandVerdict]:
     for each in plan.content.operators:
         for shape in each.shapes:
             for band in shape.bands:
-                mine = tuple(sides.get((each.name, *shape.key, band.tokens_lo), ()))
-                verdict = worst([side.verdict for side in mine])
+                mine = tuple(ends.get((each.name, *shape.key, band.tokens_lo), ()))
+                verdict = worst([band_end.verdict for band_end in mine])
                 reason = "stock, which rests on no measurement" if not mine else ""
-                for side in mine:
-                    if not reason and side.verdict is verdict and side.reason:
-                        reason = f"at {side.tokens} tokens: {side.reason}"
+                for band_end in mine:
+                    if not reason and band_end.verdict is verdict and band_end.reason:
+                        reason = f"at {band_end.tokens} tokens: {band_end.reason}"
                 yield BandVerdict(
                     operator=each.name,
                     shape=shape.shape,
@@ -330,12 +330,12 @@ def _bands(plan: Plan, sides: Mapping[tuple[object, ...], Sequence[SideVerdict]]
                     decision=decision_text(band.decision),
                     verdict=verdict,
                     reason=reason or "not slower than anything that it was compared with, beyond the margin",
-                    sides=mine,
+                    ends=mine,
                 )
 
 
 def _reason(verdict: Verdict, bands: Sequence[BandVerdict]) -> str:
-    rest = [band for band in bands if band.sides]
+    rest = [band for band in bands if band.ends]
     those = [band for band in rest if band.verdict is verdict]
     if verdict is Verdict.HOLDS:
         return f"all {len(rest)} bands that rest on measurements hold"
@@ -362,18 +362,18 @@ def _then(shape: ShapePlan, tokens: int, config: Config | None) -> float | None:
     return None
 
 
-def _allowed(side: Side, rival: Rival, margin: float) -> float | None:
+def _allowed(band_end: BandEnd, rival: Rival, margin: float) -> float | None:
     """What the ratio of a choice and a rival may be; None where nothing was known of them."""
     if rival.kind == "baseline":
         return 1 + margin
-    tokens = side.workload.tokens
-    mine = _then(side.shape, tokens, side.choice)
+    tokens = band_end.workload.tokens
+    mine = _then(band_end.shape, tokens, band_end.choice)
     if mine is None:
         return None
-    theirs = _then(side.shape, tokens, rival.config)
+    theirs = _then(band_end.shape, tokens, rival.config)
     if theirs is None:
         # It was no better than the best of its variant, of which the plan tells.
-        best = side.shape.curve("variant", rival.config.variant)
+        best = band_end.shape.curve("variant", rival.config.variant)
         point = None if best is None else best.at(tokens)
         theirs = None if point is None else point.latency.median_us
     return (1 + margin) * max(1.0, 1.0 if theirs is None else mine / theirs)

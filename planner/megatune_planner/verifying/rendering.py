@@ -26,7 +26,7 @@ def render_verification(found: Verification) -> RenderableType:
 def _parts(found: Verification) -> Iterator[RenderableType]:
     table = Table("operator", "shape", "tokens", "serves", "against the baseline", "against its rivals", "verdict")
     for band in found.bands:
-        if band.sides:
+        if band.ends:
             table.add_row(
                 band.operator,
                 f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}",
@@ -40,8 +40,8 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
     for band in found.bands:
         if band.verdict is not Verdict.HOLDS:
             yield Text(f"{band.operator} {band.shape}, {tokens_text(band)} tokens: {band.verdict}: {band.reason}")
-    for band, side, each in found.gains:
-        yield Text(f"{band.operator} {band.shape}, {side.tokens} tokens: {each.against} {each.reason}")
+    for band, band_end, each in found.gains:
+        yield Text(f"{band.operator} {band.shape}, {band_end.tokens} tokens: {each.against} {each.reason}")
     if found.changed:
         changed = ", ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
         yield Text(f"changed since the plan was made: {changed}")
@@ -65,8 +65,8 @@ def closest(band: BandVerdict, *, baseline: bool) -> Compared | None:
     """Of all comparisons of a band the one that is the worst for its choice."""
     found = [
         each
-        for side in band.sides
-        for each in side.compared
+        for band_end in band.ends
+        for each in band_end.compared
         if each.now is not None and (each.kind == "baseline") == baseline
     ]
     return max(found, key=lambda each: each.now.high if each.now else 0.0, default=None)

@@ -62,7 +62,7 @@ class Compared(Part):
     """Samples that were compared one by one; 0 where they were not interleaved."""
 
 
-class SideVerdict(Part):
+class EndVerdict(Part):
     """One end of a band."""
 
     end: Tokens
@@ -103,10 +103,10 @@ class BandVerdict(Part):
     decision: str
     """What serves, in words."""
     verdict: Verdict
-    """The worst of its sides."""
+    """The worst of its ends."""
     reason: str
     """In one line."""
-    sides: tuple[SideVerdict, ...]
+    ends: tuple[EndVerdict, ...]
     """Empty for stock that rests on no measurement, which has nothing that could drift."""
 
 
@@ -181,13 +181,13 @@ class Verification(Part):
     """In the order of the plan."""
 
     @property
-    def gains(self) -> list[tuple[BandVerdict, SideVerdict, Compared]]:
+    def gains(self) -> list[tuple[BandVerdict, EndVerdict, Compared]]:
         """Where something is faster that was not known when the plan was made: what a campaign there would gain."""
         return [
-            (band, side, each)
+            (band, band_end, each)
             for band in self.bands
-            for side in band.sides
-            for each in side.compared
+            for band_end in band.ends
+            for each in band_end.compared
             if each.allowed is None and each.reason
         ]
 
