@@ -303,6 +303,17 @@ def test_the_overlay_does_nothing_where_anything_differs(
     assert says in caplog.text
 
 
+def test_a_damaged_wheel_changes_nothing_and_raises_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = plugin(exported(tmp_path, example_sp_cases()), tmp_path / "plugin", monkeypatch)
+    (tmp_path / "plugin" / "megatune_sglang_plan" / TABLE_8).write_text("{")
+    with sglang(tmp_path, monkeypatch) as module:
+        loaded.register()
+        assert module._TABLES == {}
+    assert "SGLang keeps its own tables: JSONDecodeError" in caplog.text
+
+
 def test_rows_are_like_those_that_sglang_ships() -> None:
     """Each of them would be found legal here, and looked up alike."""
     kinds = {"push": Push, "pull": Pull, "direct": Pull}

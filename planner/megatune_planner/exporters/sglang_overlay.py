@@ -23,7 +23,14 @@ logger = logging.getLogger(__name__)
 
 
 def register() -> None:
-    """The entry point. Does the same however often it is called."""
+    """The entry point. Does the same however often it is called, and never raises into the engine."""
+    try:
+        _register()
+    except Exception as error:  # noqa: BLE001
+        logger.warning("Megatune: SGLang keeps its own tables: %s: %s", type(error).__name__, error)
+
+
+def _register() -> None:
     switch = os.environ.get(SWITCH, "on")
     if switch != "on":
         logger.warning("Megatune: SGLang keeps its own tables, %s is %s", SWITCH, switch)
@@ -37,13 +44,17 @@ def register() -> None:
     if not isinstance(tables, dict) or not isinstance(folder, str):
         logger.warning("Megatune: SGLang keeps its own tables, %s has no _TABLES or no _CONFIG_DIR", MODULE)
         return
+    merged = {}
     for file in sorted(Path(__file__).parent.glob("world=*.json")):
         table = json.loads(file.read_text(encoding="utf-8"))
         # Joined as SGLang joins it: the text is the key.
         path = os.path.join(folder, file.name)  # noqa: PTH118
-        tables[path] = _merged(table, Path(path))
+        merged[path] = file.name, table, _merged(table, Path(path))
+    # All of them, or none where one cannot be read.
+    for path, (name, table, rows) in merged.items():
+        tables[path] = rows
         logger.info(
-            "Megatune: plan %s serves %s of %s", table["source"]["digest"], " and ".join(table["configs"]), file.name
+            "Megatune: plan %s serves %s of %s", table["source"]["digest"], " and ".join(table["configs"]), name
         )
 
 
