@@ -108,6 +108,7 @@ def diary() -> Diary:
 def bench(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> Any:
     pytest.importorskip("cuda.core", reason="cuda-core is not installed")
     from megatune_tuner.workers import gpu_timing
+    from megatune_tuner.workers.held import Held
 
     monkeypatch.setattr(gpu_timing, "HEAT_S", HEAT_S)
     monkeypatch.setattr(gpu_timing, "PAUSE_S", PAUSE_S)
@@ -115,7 +116,7 @@ def bench(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> Any:
     made.device = Device(diary)
     made._stream = Stream(diary)
     made._events = [Event()] * (2 * gpu_timing.MOST_SAMPLES)
-    made._held = None
+    made._held = Held()
     made._alone_us = {}
     made._last_busy = made._next_watch = -float("inf")
 

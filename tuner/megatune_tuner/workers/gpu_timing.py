@@ -31,7 +31,6 @@ from megatune_db.records import Status
 from megatune_kernels.buffers import Buffers
 from megatune_kernels.buffers import ChainBuffers
 from megatune_kernels.errors import MegatuneError
-from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
@@ -45,6 +44,7 @@ from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_launch import passing
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
+from megatune_tuner.workers.held import Held
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
 from megatune_tuner.workers.sampling import ASSUMED_LAUNCH_US
 from megatune_tuner.workers.sampling import FINAL_ROUNDS
@@ -87,7 +87,7 @@ class _Ready:
 
 
 class Bench:
-    """Times jobs on one GPU. Keeps the operands of the last workload."""
+    """Times jobs on one GPU. Keeps operands of workloads as long as there is room."""
 
     def __init__(self, index: int) -> None:
         self.device = GpuDevice(index)
@@ -97,9 +97,9 @@ class Bench:
         torch.cuda.set_stream(torch.cuda.ExternalStream(int(self._stream.handle)))
         options = EventOptions(timing_enabled=True)
         self._events = [self.device.device.create_event(options) for _ in range(2 * MOST_SAMPLES)]
-        self._held: tuple[tuple[Workload, int], Buffers] | None = None
+        self._held: Held[Buffers] = Held()
         self._alone_us: dict[Hashable, float] = {}
-        """Of what is held, how long launches of single parts take."""
+        """How long launches of single parts take over the operands of a workload."""
         self._last_busy = -math.inf
         self._next_watch = -math.inf
 
@@ -212,13 +212,7 @@ class Bench:
                 f"{rotating} bytes of operands stay in an L2 of {self.device.l2_bytes >> 20} MiB unless {copies} sets "
                 f"of them take turns, and {MOST_COPIES} are the most: measure it warm"
             )
-        key = (job.workload, copies)
-        if self._held is None or self._held[0] != key:
-            self._held = None
-            self._alone_us.clear()
-            torch.cuda.empty_cache()
-            self._held = (key, tuned.inputs(job.workload, copies, SEED))
-        return self._held[1]
+        return self._held.get((job.workload, copies), lambda: tuned.inputs(job.workload, copies, SEED))
 
     def _kernel(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
         assert job.artifact is not None
@@ -271,7 +265,8 @@ class Bench:
 
     def _alone(self, alone: Alone, job: Job) -> float:
         """Median time of a launch in µs; what was timed over the same operands before is not timed again."""
-        if alone.key not in self._alone_us:
+        key = (job.workload, job.cold, alone.key)
+        if key not in self._alone_us:
             graph = capture(self._stream, lambda _: alone.enqueue()) if job.graph else None
             try:
                 replay = alone.enqueue if graph is None else partial(graph.launch, self._stream)
@@ -280,8 +275,8 @@ class Bench:
             finally:
                 if graph is not None:
                     graph.close()
-            self._alone_us[alone.key] = statistics.median(times) / alone.launches
-        return self._alone_us[alone.key]
+            self._alone_us[key] = statistics.median(times) / alone.launches
+        return self._alone_us[key]
 
     def _baseline(self, job: Job, buffers: Buffers) -> Callable[[Any, int], None]:
         tuned = operator(job.workload.operator)
@@ -352,8 +347,7 @@ class Bench:
     def _failed(self, error: Exception, started: float) -> Outcome:
         outcome = failed(error, time.monotonic() - started, self._is_usable)
         if outcome.status is Status.OUT_OF_MEMORY:
-            self._held = None
-            torch.cuda.empty_cache()
+            self._held.drop()
         return outcome
 
     def _is_usable(self) -> bool:
