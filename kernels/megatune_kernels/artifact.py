@@ -33,6 +33,8 @@ from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operators
+from megatune_kernels.parameters import attributes
+from megatune_kernels.parameters import sections
 from megatune_kernels.space import Config
 from megatune_kernels.target import Architecture
 
@@ -183,10 +185,8 @@ def compile_for(arch: Architecture, function: Any, *arguments: Any, options: str
         return cute.compile(function, *arguments, options=f"{ours} {options}".rstrip())
 
 
-_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")
 _EIATTR_REGCOUNT = 0x2F
 _EIATTR_FRAME_SIZE = 0x11
-_FORMAT_SIZED = 4
 
 
 def resources(cubin: bytes) -> tuple[int, int]:
@@ -195,25 +195,11 @@ def resources(cubin: bytes) -> tuple[int, int]:
     Read from the ELF's ``.nv.info`` records (format, attribute, size, then symbol index and value), as
     ``cuobjdump -elf`` prints them: launching code needs neither a GPU nor the toolkit for it.
     """
-    offset, size, count, names_at = (
-        struct.unpack_from("<Q", cubin, 0x28)[0],
-        *struct.unpack_from("<HHH", cubin, 0x3A),
-    )
-    headers = [_SECTION_HEADER.unpack_from(cubin, offset + i * size) for i in range(count)]
-    names = headers[names_at]
     found = {_EIATTR_REGCOUNT: 0, _EIATTR_FRAME_SIZE: 0}
-    for header in headers:
-        start = names[4] + header[0]
-        if cubin[start : cubin.index(b"\0", start)] != b".nv.info":
-            continue
-        at, end = header[4], header[4] + header[5]
-        while at < end:
-            kind, attribute, length = struct.unpack_from("<BBH", cubin, at)
-            at += 4
-            if kind == _FORMAT_SIZED:
-                if attribute in found and length >= 8:
-                    found[attribute] = max(found[attribute], struct.unpack_from("<I", cubin, at + 4)[0])
-                at += length
+    for name, content in sections(cubin):
+        for attribute in found if name == ".nv.info" else ():
+            values = [struct.unpack_from("<I", record, 4)[0] for record in attributes(content, attribute)]
+            found[attribute] = max([found[attribute], *values])
     return found[_EIATTR_REGCOUNT], found[_EIATTR_FRAME_SIZE]
 
 

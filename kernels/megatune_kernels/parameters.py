@@ -95,9 +95,9 @@ def compiled_places(cubin: bytes, entry: str) -> tuple[Placed, ...]:
 
     :raises Unknown: when the code has no such kernel.
     """
-    for name, content in _sections(cubin):
+    for name, content in sections(cubin):
         if name == f".nv.info.{entry}":
-            records = [struct.unpack_from("<IHHI", each) for each in _attributes(content, _KPARAM_INFO)]
+            records = [struct.unpack_from("<IHHI", each) for each in attributes(content, _KPARAM_INFO)]
             # The size is the upper 14 bits of the last word.
             return tuple(Placed(offset, word >> 18) for _, _, offset, word in sorted(records, key=lambda r: r[1]))
     raise Unknown(f"the compiled code has no kernel {entry}")
@@ -140,7 +140,8 @@ def check_reads(parameters: Sequence[Parameter], ptx: str) -> None:
                 )
 
 
-def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
+def sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
+    """Name and content of each section of an ELF file."""
     offset = struct.unpack_from("<Q", cubin, 0x28)[0]
     size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
     headers = [_SECTION_HEADER.unpack_from(cubin, offset + i * size) for i in range(count)]
@@ -149,7 +150,7 @@ def _sections(cubin: bytes) -> Iterator[tuple[str, bytes]]:
         yield cubin[start : cubin.index(b"\0", start)].decode(), cubin[header[4] : header[4] + header[5]]
 
 
-def _attributes(content: bytes, wanted: int) -> Iterator[bytes]:
+def attributes(content: bytes, wanted: int) -> Iterator[bytes]:
     """The contents of the records of one attribute in a section ``.nv.info``."""
     at = 0
     while at < len(content):

@@ -53,7 +53,7 @@ def runtimes_at(place: Path, packages: Sequence[tuple[str, str]]) -> list[Runtim
     """
     if not place.exists():
         raise MegatuneError(f"there is nothing at {place}: name a site-packages folder, an unpacked tree or a wheel")
-    if place.is_dir() and any(place.name == package for _, package in packages):
+    if place.is_dir() and any(place.name == package and not (place / package).is_dir() for _, package in packages):
         place = place.parent
     names = _names_in(place)
     found = [

@@ -183,6 +183,9 @@ def test_a_runtime_is_found_in_every_kind_of_place(tmp_path: Path) -> None:
     (found,) = runtimes_at(tree, PACKAGES)
     assert (found.name, found.version, found.read("vllm/x.py")) == ("vllm", None, "X = 1\n")
     assert runtimes_at(tree / "vllm", PACKAGES) == [found]
+    # A wheel that was unpacked into a folder of the package's name.
+    (tmp_path / "vllm/vllm").mkdir(parents=True)
+    assert runtimes_at(tmp_path / "vllm", PACKAGES)[0].place == tmp_path / "vllm"
     (tree / "vllm-0.40.0+cu130.dist-info").mkdir()
     (tree / "vllm-0.40.0+cu130.dist-info/METADATA").write_text("Name: vllm\nVersion: 0.40.0+cu130\n")
     assert runtimes_at(tree, PACKAGES)[0].version == "0.40.0+cu130"
