@@ -12,15 +12,9 @@ from dataclasses import asdict
 from datetime import UTC
 from datetime import datetime
 
-from sqlalchemy import func
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from megatune_db import store
-from megatune_db.models import Config as ConfigRow
-from megatune_db.models import Measurement as MeasurementRow
-from megatune_db.models import Target as TargetRow
-from megatune_db.models import Workload as WorkloadRow
 from megatune_db.queries import CampaignRow
 from megatune_db.queries import FinalRow
 from megatune_db.queries import OutcomeRow
@@ -28,6 +22,7 @@ from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign
 from megatune_db.queries import campaigns
 from megatune_db.queries import final_sessions
+from megatune_db.queries import incumbents
 from megatune_db.queries import known_measurements
 from megatune_db.queries import outcomes
 from megatune_db.queries import trials
@@ -35,7 +30,6 @@ from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
-from megatune_db.records import Status
 from megatune_db.session import Database
 from megatune_kernels.artifact import revision_of
 from megatune_kernels.canonical import digest
@@ -166,23 +160,14 @@ class Ledger:
 
     def incumbents(self, workload: Workload) -> list[Config]:
         """The best known config of the workload on each target, of any provenance; the latest target first."""
-        # With min() SQLite takes the other columns from the row that has the least.
-        query = (
-            select(ConfigRow.variant, ConfigRow.params, func.min(MeasurementRow.median_us))
-            .join(ConfigRow, ConfigRow.id == MeasurementRow.config_id)
-            .join(TargetRow, TargetRow.id == MeasurementRow.target_id)
-            .join(WorkloadRow, WorkloadRow.id == MeasurementRow.workload_id)
-            .where(
-                WorkloadRow.digest == workload.digest,
-                MeasurementRow.regime == str(self._regime),
-                MeasurementRow.status == Status.OK,
-                ConfigRow.variant.not_in(operator(workload.operator).baselines),
-            )
-            .group_by(MeasurementRow.target_id)
-            .order_by(TargetRow.id.desc())
-        )
         with self._database.session() as session:
-            return list(dict.fromkeys(Config.of(row.variant, row.params) for row in session.execute(query)))
+            rows = incumbents(
+                session,
+                workload=workload.digest,
+                regime=self._regime,
+                baselines=operator(workload.operator).baselines,
+            )
+        return list(dict.fromkeys(Config.of(row.variant, row.params) for row in rows))
 
     def priors(self, workload: Workload) -> list[Config]:
         """What others found best of the workload: configs to try first, legal here or not."""
