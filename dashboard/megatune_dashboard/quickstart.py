@@ -22,7 +22,7 @@ from megatune_kernels.errors import NothingMeasured
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from megatune_planner.plan import Band
+    from megatune_planner.band_schema import Band
     from megatune_planner.plan import Plan
     from megatune_planner.plan import ShapePlan
     from megatune_tuner.campaign_file import Campaign

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from megatune_planner.plan import BandPoint
+from megatune_planner.band_schema import BandPoint
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.schema import Microseconds

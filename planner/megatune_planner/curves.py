@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from megatune_planner.band_schema import Curve
+from megatune_planner.band_schema import CurvePoint
+from megatune_planner.band_schema import Latency
 from megatune_planner.evidence import Measured
-from megatune_planner.plan import Curve
-from megatune_planner.plan import CurvePoint
-from megatune_planner.plan import Latency
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import best
 

@@ -28,14 +28,14 @@ from megatune_kernels.prefetch.space import PLAIN
 from megatune_kernels.prefetch.space import PREFETCH
 from megatune_kernels.space import Config
 from megatune_kernels.statistics import Interval
+from megatune_planner.band_schema import UseConfig
+from megatune_planner.band_schema import UseStock
 from megatune_planner.evidence import Expresses
 from megatune_planner.evidence import Measured
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
-from megatune_planner.plan import UseStock
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Comparison
 from megatune_planner.ties import Samples

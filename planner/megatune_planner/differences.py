@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Literal
 
+from megatune_planner.band_schema import BandPoint
+from megatune_planner.band_schema import UseConfig
+from megatune_planner.band_schema import UseStock
 from megatune_planner.bands import weights_of
-from megatune_planner.plan import BandPoint
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
-from megatune_planner.plan import UseStock
 from megatune_planner.schema import Microseconds
 from megatune_planner.schema import Part
 from megatune_planner.schema import Tokens

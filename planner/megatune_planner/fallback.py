@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from collections.abc import Sequence
 
+from megatune_planner.band_schema import Band
 from megatune_planner.context_errors import ContextErrors
 from megatune_planner.context_errors import context_rules
-from megatune_planner.plan import Band
 from megatune_planner.plan import OperatorPlan
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan

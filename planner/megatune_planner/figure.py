@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
-from megatune_planner.plan import Band
-from megatune_planner.plan import Crossover
-from megatune_planner.plan import Curve
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import Curve
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -21,6 +21,10 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import Workspace
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import BandPoint
+from megatune_planner.band_schema import UseConfig
+from megatune_planner.band_schema import UseStock
 from megatune_planner.bands import Segment
 from megatune_planner.bands import Standing
 from megatune_planner.bands import find_bands
@@ -39,8 +43,6 @@ from megatune_planner.gate import Gate
 from megatune_planner.gate import gate_of
 from megatune_planner.inputs import INPUTS
 from megatune_planner.plan import UNITS
-from megatune_planner.plan import Band
-from megatune_planner.plan import BandPoint
 from megatune_planner.plan import Content
 from megatune_planner.plan import Coverage
 from megatune_planner.plan import Gap
@@ -49,8 +51,6 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import PlanOptions
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
-from megatune_planner.plan import UseStock
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 from megatune_planner.ties import compare

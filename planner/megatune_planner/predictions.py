@@ -24,6 +24,7 @@ from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import operator as registered
 from megatune_kernels.statistics import Interval
 from megatune_kernels.target import Target
+from megatune_planner.crossover_schema import TokenRange
 from megatune_planner.crossovers import ITEM_BYTES
 from megatune_planner.curves import best_of_each
 from megatune_planner.evidence import ShapeEvidence
@@ -33,7 +34,6 @@ from megatune_planner.latency_model import VariantModel
 from megatune_planner.latency_model import fit
 from megatune_planner.meeting import Compared
 from megatune_planner.meeting import meet
-from megatune_planner.plan import TokenRange
 from megatune_planner.schema import Microseconds
 from megatune_planner.schema import Part
 from megatune_planner.schema import Tokens

@@ -17,16 +17,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import UseConfig
+from megatune_planner.band_schema import UseStock
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.depths import OPERATOR as PREFETCH
 from megatune_planner.depths import off_text
 from megatune_planner.gate import Gate
-from megatune_planner.plan import Band
-from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
-from megatune_planner.plan import UseStock
 
 NARROW_COLUMNS = 80
 """Of a terminal that gets the columns that matter most alone."""

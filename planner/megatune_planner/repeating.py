@@ -30,10 +30,10 @@ from megatune_kernels.canonical import canonical_json
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.statistics import CONFIDENCE
+from megatune_planner.band_schema import Band
 from megatune_planner.bands import weights_of
-from megatune_planner.plan import Band
+from megatune_planner.crossover_schema import Ratio
 from megatune_planner.plan import Plan
-from megatune_planner.plan import Ratio
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UnrepeatableBand

@@ -9,9 +9,9 @@ from typing import Literal
 from megatune_db.queries import TargetRow
 from megatune_db.queries import VerificationRow
 from megatune_db.records import Provenance
-from megatune_planner.plan import Band
-from megatune_planner.plan import BandPoint
-from megatune_planner.plan import Latency
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import BandPoint
+from megatune_planner.band_schema import Latency
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import crossover_text

@@ -11,12 +11,12 @@ from sqlalchemy.orm import Session
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_kernels.errors import NothingMeasured
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.crossovers import crossovers
 from megatune_planner.crossovers import refinement
 from megatune_planner.curves import best_of_each
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
-from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.schema import Part
 from megatune_planner.schema import Tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from megatune_planner.plan import Crossover
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.schema import MeasurementId

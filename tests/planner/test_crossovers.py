@@ -40,13 +40,13 @@ from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_planner.crossover_schema import Crossover
+from megatune_planner.crossover_schema import TokenRange
 from megatune_planner.crossovers import one_shot_bytes
 from megatune_planner.crossovers import refinement
 from megatune_planner.figure import latency_figure
-from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import TokenRange
 from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 from megatune_planner.reader import PlanError

@@ -25,8 +25,8 @@ from megatune_planner import reader
 from megatune_planner import rules
 from megatune_planner import runtimes
 from megatune_planner import survey
+from megatune_planner.band_schema import Band
 from megatune_planner.exporters import vllm_table_schema
-from megatune_planner.plan import Band
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
 from megatune_planner.published import model

@@ -27,9 +27,9 @@ from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.target import architecture
+from megatune_planner.band_schema import UseConfig
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
 from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 from megatune_planner.preferred import defaults_on

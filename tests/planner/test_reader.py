@@ -17,8 +17,8 @@ from plan_examples import TARGET
 
 from megatune_kernels.canonical import digest
 from megatune_planner import reader as reader_module
+from megatune_planner.band_schema import UseConfig
 from megatune_planner.plan import Plan
-from megatune_planner.plan import UseConfig
 from megatune_planner.reader import Decision
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import Reader

@@ -16,11 +16,11 @@ from megatune_dashboard.app import charts
 from megatune_dashboard.app.text import hover
 from megatune_dashboard.app.text import shortened
 from megatune_db.queries import ParameterPoint
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import Curve
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.depths import DepthCurve
 from megatune_planner.latency_model import Prediction
-from megatune_planner.plan import Band
-from megatune_planner.plan import Crossover
-from megatune_planner.plan import Curve
 from megatune_planner.rendering import decision_text
 from megatune_planner.shape_view import ShapeView
 

@@ -17,8 +17,8 @@ from pydantic import Field
 from pydantic import ValidationError
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.band_schema import UseConfig
 from megatune_planner.plan import ShapePlan
-from megatune_planner.plan import UseConfig
 from megatune_planner.schema import Part
 
 VARIANT = "triton_fused_moe"

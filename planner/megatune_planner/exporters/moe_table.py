@@ -18,6 +18,8 @@ from dataclasses import replace
 from itertools import pairwise
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import BandPoint
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.measured import notes
 from megatune_planner.exporters.measured import require_measured
@@ -32,8 +34,6 @@ from megatune_planner.exporters.reduction_schema import PlanSource
 from megatune_planner.exporters.reduction_schema import Runtime
 from megatune_planner.guards import guard_rows
 from megatune_planner.guards import nearest_row
-from megatune_planner.plan import Band
-from megatune_planner.plan import BandPoint
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

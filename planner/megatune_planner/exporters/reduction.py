@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.band_schema import BandPoint
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.crossovers import ITEM_BYTES
 from megatune_planner.exporters.measured import require_links
 from megatune_planner.exporters.measured import require_measured
 from megatune_planner.exporters.reduction_schema import Limit
-from megatune_planner.plan import BandPoint
-from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.band_schema import Band
 from megatune_planner.crossovers import ITEM_BYTES
 from megatune_planner.exporters import file_names
 from megatune_planner.exporters import sglang_overlay
@@ -35,7 +36,6 @@ from megatune_planner.exporters.sp_collective_schema import Nccl
 from megatune_planner.exporters.sp_collective_schema import Pull
 from megatune_planner.exporters.sp_collective_schema import Push
 from megatune_planner.exporters.sp_collective_schema import row_of
-from megatune_planner.plan import Band
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

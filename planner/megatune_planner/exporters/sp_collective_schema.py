@@ -16,8 +16,8 @@ from pydantic import TypeAdapter
 from pydantic import ValidationError
 
 from megatune_kernels.errors import MegatuneError
-from megatune_planner.plan import UseConfig
-from megatune_planner.plan import UseStock
+from megatune_planner.band_schema import UseConfig
+from megatune_planner.band_schema import UseStock
 from megatune_planner.schema import Part
 
 STOCK = "nccl"

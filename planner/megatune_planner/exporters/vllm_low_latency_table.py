@@ -17,6 +17,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.space import Value
+from megatune_planner.band_schema import CurvePoint
 from megatune_planner.exporters import vllm_table_markdown
 from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
@@ -35,7 +36,6 @@ from megatune_planner.exporters.vllm_table_schema import Source
 from megatune_planner.exporters.vllm_table_schema import Table
 from megatune_planner.exporters.vllm_table_schema import TableShape
 from megatune_planner.exporters.vllm_table_schema import illegal
-from megatune_planner.plan import CurvePoint
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -28,6 +28,7 @@ from megatune_kernels.prefetch.space import PLAIN
 from megatune_kernels.prefetch.space import PREFETCH
 from megatune_kernels.projection.shapes import projection_shapes
 from megatune_kernels.space import Config
+from megatune_planner.band_schema import CurvePoint
 from megatune_planner.depths import DEPTH
 from megatune_planner.depths import OPERATOR
 from megatune_planner.depths import depth_of
@@ -38,7 +39,6 @@ from megatune_planner.exporters.measured import require_measured
 from megatune_planner.exporters.vllm_decode_schema import NextAttention
 from megatune_planner.exporters.vllm_decode_schema import PrefetchSource
 from megatune_planner.exporters.vllm_decode_schema import PrefetchStretch
-from megatune_planner.plan import CurvePoint
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -26,6 +26,7 @@ from megatune_kernels.canonical import canonical_json
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_planner.crossover_schema import Crossover
 from megatune_planner.depths import OPERATOR as PREFETCH
 from megatune_planner.exporters import batch_table
 from megatune_planner.exporters import vllm_next_attention
@@ -49,7 +50,6 @@ from megatune_planner.exporters.vllm_decode_schema import Source
 from megatune_planner.exporters.vllm_decode_schema import Stretch
 from megatune_planner.exporters.vllm_decode_schema import Table
 from megatune_planner.exporters.vllm_decode_schema import Tables
-from megatune_planner.plan import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -16,7 +16,7 @@ from pydantic import model_validator
 
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
-from megatune_planner.plan import Latency
+from megatune_planner.band_schema import Latency
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Params
 from megatune_planner.schema import Part

@@ -28,9 +28,9 @@ from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import architecture_of
-from megatune_planner.plan import Band
-from megatune_planner.plan import CurvePoint
-from megatune_planner.plan import Latency
+from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import CurvePoint
+from megatune_planner.band_schema import Latency
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 

@@ -44,8 +44,8 @@ from megatune_kernels.statistics import least_count
 from megatune_kernels.statistics import median_interval
 from megatune_kernels.statistics import paired_ratio
 from megatune_kernels.target import Target
+from megatune_planner.crossover_schema import Ratio
 from megatune_planner.plan import Plan
-from megatune_planner.plan import Ratio
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import decision_text
 from megatune_planner.verifying.checks import BandEnd

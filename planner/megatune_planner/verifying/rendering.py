@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from megatune_planner.plan import Ratio
+from megatune_planner.crossover_schema import Ratio
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import Compared
 from megatune_planner.verifying.verification import Verdict

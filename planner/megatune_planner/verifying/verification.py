@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from megatune_db.records import Provenance
-from megatune_planner.plan import Ratio
+from megatune_planner.crossover_schema import Ratio
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Microseconds
 from megatune_planner.schema import Part

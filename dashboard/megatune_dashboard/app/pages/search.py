@@ -32,7 +32,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operators
 from megatune_kernels.target import architecture
-from megatune_planner.plan import Band
+from megatune_planner.band_schema import Band
 from megatune_planner.rendering import decision_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.shape_view import Tie
