@@ -298,3 +298,16 @@ def test_the_idle_phase_of_a_group_is_a_reduction_that_overlaps_nothing_before_i
     assert all(part.config.params["pdl"] for part in parts[2:])
     assert PREFETCH.workspace(workload, config) == operator("reduction").workspace(reduction.workload, reduction.config)
     assert PREFETCH.workspace(chain(KDA), default(chain(KDA))).bytes == 0
+
+
+def test_a_reduction_runs_as_it_was_the_fastest_where_it_was_measured() -> None:
+    def reducer(tokens: int, world: int, width: int = 7168) -> Config:
+        return consumers.reducer_of(operator("reduction").workload({"width": width}, tokens, world=world))
+
+    assert (reducer(1, 2).variant, reducer(512, 2).variant) == ("full_fanout", "two_stage")
+    # At the nearest tokens at which that is legal; never with a programmatic launch.
+    assert reducer(3, 2) == reducer(4, 2)
+    default = operator("reduction").space(operator("reduction").workload({"width": 7168}, 1, world=8), ARCH).defaults()
+    assert reducer(1, 8) == Config.of(default[0].variant, {**default[0].params, "pdl": False})
+    for tokens in (1, 5, 64, 512):
+        assert reducer(tokens, 2, 3584).params["pdl"] is False

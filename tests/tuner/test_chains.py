@@ -235,9 +235,10 @@ def test_the_campaign_of_warm_weights_has_the_shapes_of_all_chains() -> None:
 
 def test_the_table_of_winners_is_what_the_shipped_recordings_say() -> None:
     table = files("megatune_kernels").joinpath("prefetch", "consumers.json").read_text()
-    made = {"cold": recording("kimi-k3-h200")}
+    made = {"cold": recording("kimi-k3-h200"), "reduction": recording("reduction-h200x2")}
     assert table_text(consumer_table(made)) == table
     assert set(json.loads(table)) == set(made)
+    assert set(json.loads(table)["reduction"]) == {"3584 over 2", "7168 over 2"}
     cold = json.loads(table)["cold"]
     assert set(cold) == {f"{c.workload['n']}x{c.workload['k']}" for c in _consumers()}
     assert {tuple(map(int, by_tokens)) for by_tokens in cold.values()} == {(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}

@@ -1,6 +1,6 @@
-"""Makes the table of the configs that consumers of chains run with, from recordings of projections.
+"""Makes the table of the configs that consumers and reductions of chains run with, from recordings of theirs.
 
-python -m megatune_tuner.consumer_table cold=kimi-k3-h200 warm=RECORDING > …/prefetch/consumers.json
+python -m megatune_tuner.consumer_table cold=kimi-k3-h200 warm=RECORDING reduction=reduction-h200x2 > …/consumers.json
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
 from megatune_kernels.operator import operator
 from megatune_kernels.prefetch.chain import PROJECTION
+from megatune_kernels.prefetch.chain import REDUCTION
 from megatune_kernels.prefetch.chain import chain_of
+from megatune_kernels.prefetch.consumers import reducer_name
 from megatune_tuner.recordings import Recording
 from megatune_tuner.recordings import recording
 
@@ -24,14 +26,33 @@ MOST_TOKENS = 64
 
 
 def consumer_table(recordings: Mapping[str, Recording]) -> dict[str, Any]:
-    """The winners by regime of the weights, shape and tokens: the fastest with programmatic launches, and without."""
+    """The winners by regime of the weights, shape and tokens: the fastest with programmatic launches, and without; and
+    by width, world and tokens those of reductions without.
+
+    :param recordings: by regime, and of ``reduction``.
+    """
     chains = [
         chain_of(workload)
         for tensor in DEGREES
         for workload in operator("prefetch").workloads(model(MODEL), Parallel(tensor), [1])
     ]
     shapes = dict.fromkeys((consumer.n, consumer.k) for chain in chains for consumer in chain.consumers)
-    return {kind: _winners(found, list(shapes)) for kind, found in recordings.items()}
+    return {
+        kind: _reducers(found) if kind == REDUCTION else _winners(found, list(shapes))
+        for kind, found in recordings.items()
+    }
+
+
+def _reducers(found: Recording) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for workload in sorted(found.workloads, key=lambda each: (each.dims, each.world, each.tokens)):
+        if workload.operator == REDUCTION:
+            mine = {config: us for config, us in found.times_us(workload).items() if config.params.get("pdl") is False}
+            if mine:
+                winner = min(mine, key=lambda config: (mine[config], str(config)))
+                best = {"plain": {"variant": winner.variant, "params": winner.params}}
+                table.setdefault(reducer_name(workload), {})[str(workload.tokens)] = best
+    return table
 
 
 def _winners(found: Recording, shapes: list[tuple[int, int]]) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""Which config a consumer of a chain runs with: the winner of its own measurements, cold or warm.
+"""Which config a consumer of a chain runs with: the winner of its own measurements, cold or warm; and a reduction.
 
-``consumers.json`` holds winners by regime of the weights, shape and tokens, for programmatic launches and without; it
-is made from recordings by ``python -m megatune_tuner.consumer_table``. A shape that it lacks runs with the default of
-the projection's space.
+``consumers.json`` holds winners by regime of the weights, shape and tokens, for programmatic launches and without, and
+of reductions by width and world; it is made from recordings by ``python -m megatune_tuner.consumer_table``. A shape
+that it lacks runs with the default of its operator's space.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -51,12 +52,36 @@ def config_of(kind: str, workload: Workload, pdl: bool) -> Config:
     space = operator(workload.operator).space(workload, architecture(ARCH))
     if kind != DEFAULT:
         by_tokens = _tables()[kind][f"{workload['n']}x{workload['k']}"]
-        for tokens in sorted(by_tokens, key=lambda text: (abs(int(text) - workload.tokens), -int(text))):
-            winner = by_tokens[tokens]["pdl" if pdl else "plain"]
-            config = Config.of(winner["variant"], winner["params"])
-            if not space.violations(config):
-                return config
+        found = _nearest(by_tokens, workload.tokens, space, "pdl" if pdl else "plain")
+        if found is not None:
+            return found
     return _with_pdl(_default(space, workload), pdl)
+
+
+def reducer_name(workload: Workload) -> str:
+    """As the table calls a reduction."""
+    return f"{workload['width']} over {workload.world}"
+
+
+@cache
+def reducer_of(workload: Workload) -> Config:
+    """The config of the reduction that a chain begins with: without programmatic launch, since nothing is before it.
+
+    It is the winner at the nearest tokens at which that is legal, else the default of the space.
+    """
+    space = operator(workload.operator).space(workload, architecture(ARCH))
+    by_tokens = _tables().get(workload.operator, {}).get(reducer_name(workload), {})
+    found = _nearest(by_tokens, workload.tokens, space, "plain")
+    return found if found is not None else _with_pdl(space.defaults()[0], pdl=False)
+
+
+def _nearest(by_tokens: Mapping[str, Any], tokens: int, space: Space, which: str) -> Config | None:
+    for near in sorted(by_tokens, key=lambda text: (abs(int(text) - tokens), -int(text))):
+        winner = by_tokens[near][which]
+        config = Config.of(winner["variant"], winner["params"])
+        if not space.violations(config):
+            return config
+    return None
 
 
 def _default(space: Space, workload: Workload) -> Config:

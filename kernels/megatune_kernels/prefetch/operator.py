@@ -28,10 +28,10 @@ from megatune_kernels.prefetch.chain import PROJECTION
 from megatune_kernels.prefetch.chain import REDUCTION
 from megatune_kernels.prefetch.chain import chain_from
 from megatune_kernels.prefetch.chain import chain_of
-from megatune_kernels.prefetch.consumers import ARCH
 from megatune_kernels.prefetch.consumers import COLD
 from megatune_kernels.prefetch.consumers import config_of
 from megatune_kernels.prefetch.consumers import kinds
+from megatune_kernels.prefetch.consumers import reducer_of
 from megatune_kernels.prefetch.ranges import KIB
 from megatune_kernels.prefetch.space import PLAIN
 from megatune_kernels.prefetch.space import PREFETCH
@@ -43,7 +43,6 @@ from megatune_kernels.space import Config
 from megatune_kernels.space import Space
 from megatune_kernels.space import Value
 from megatune_kernels.target import Architecture
-from megatune_kernels.target import architecture
 
 if TYPE_CHECKING:
     from megatune_kernels.prefetch.buffers import ChainBuffers
@@ -115,7 +114,7 @@ class Prefetch(Operator):
             found.append(Part(PREFETCH, workload, own, stream=1))
         if chain.width:
             reduction = operator(REDUCTION).workload({"width": chain.width}, workload.tokens, world=workload.world)
-            found.append(Part(REDUCTION, reduction, _reducer(reduction)))
+            found.append(Part(REDUCTION, reduction, reducer_of(reduction)))
         else:
             found.append(Part(IDLE, workload, Config.of(IDLE, {})))
         names = {0: found[-1].name, **{consumer.number: consumer.name for consumer in chain.consumers}}
@@ -187,12 +186,6 @@ class Prefetch(Operator):
 
     def baseline(self, name: str, workload: Workload, inputs: Any, copy: int) -> None:
         raise MegatuneError(f"{name!r} is a chain of kernels: it is launched part by part")
-
-
-def _reducer(workload: Workload) -> Config:
-    """What reduces in a chain: where a search of it begins. It has no predecessor whose end it could overlap."""
-    found = operator(REDUCTION).space(workload, architecture(ARCH)).defaults()[0]
-    return Config.of(found.variant, {**found.params, "pdl": False})
 
 
 def _own(config: Config) -> str:
