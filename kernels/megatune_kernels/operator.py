@@ -183,6 +183,10 @@ class Operator(ABC):
     priors_from: tuple[str, ...] = ()
     """Formats of other projects' tables and caches of which ``prior`` makes configs."""
 
+    routings: tuple[str, ...] = ()
+    """How tokens may be spread over experts, by name, where that makes a difference; what ``workloads``
+    and ``workload`` give has one of them."""
+
     @abstractmethod
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
         """Every distinct workload of one rank, in the order of the model's layer.
@@ -196,6 +200,13 @@ class Operator(ABC):
 
         :raises MegatuneError: for a missing, unknown or impossible dim, tokens, dtype or world, with what is allowed.
         """
+
+    def routed(self, workload: Workload, routing: str) -> Workload:
+        """The workload at another routing.
+
+        :raises MegatuneError: for one that is unknown or does not fit, with what is allowed.
+        """
+        raise MegatuneError(f"{self.name} has no routing {routing!r}: its workloads do not depend on one")
 
     @abstractmethod
     def space(self, workload: Workload, arch: Architecture) -> Space:

@@ -1,8 +1,8 @@
 """Device-side building blocks of the experts' kernels: asynchronous copies of any size, dequantisation, activations.
 Imports the DSL.
 
-Addresses are ``Int64`` for global memory and ``Int32`` for shared memory; instruction semantics are those of the PTX ISA
-8.8 reference.
+Addresses are ``Int64`` for global memory and ``Int32`` for shared memory; instruction semantics are those of the PTX
+ISA 8.8 reference.
 
 MXFP4 in BF16: the three bits of a magnitude, put where exponent and mantissa of a BF16 meet, are that magnitude times
 2^-126, zero and the subnormal one half among them. One product with a power of two gives the weight, exactly, where

@@ -1,15 +1,15 @@
 """The arithmetic of a config: formats of weights, what a warp holds, and how kernels are launched. Imports no DSL.
 
 Two kernels make up the experts of a layer. ``up`` multiplies w13 [experts, 2 width, k] with the tokens of each expert
-and applies the activation; ``down`` multiplies w2 [experts, k, width] with what came of that, and adds up the experts of
-each token. Both are the same stream: the routes of an expert are cut into groups of at most ``group`` tokens, rows of
-its weights into blocks, and blocks of the grid take such units in turns, their asynchronous copies running ahead from
-one unit into the next.
+and applies the activation; ``down`` multiplies w2 [experts, k, width] with what came of that, and adds up the experts
+of each token. Both are the same stream: the routes of an expert are cut into groups of at most ``group`` tokens, rows
+of its weights into blocks, and blocks of the grid take such units in turns, their asynchronous copies running ahead
+from one unit into the next.
 
-A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has elements
-16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in memory whatever
-the format. In ``up`` a tile of 16 rows is 8 of the gate and the 8 of the up projection that belong to them: a lane holds
-both halves of an activation.
+A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has
+elements 16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in
+memory whatever the format. In ``up`` a tile of 16 rows is 8 of the gate and the 8 of the up projection that belong to
+them: a lane holds both halves of an activation.
 
 ``Stream`` is also what a kernel is specialised for: two workloads that give equal values share an artifact.
 """
@@ -124,7 +124,7 @@ class Stream:
     k_unroll: int
     stages: int
     grid: int
-    """Blocks, which take units in turns; 0: one a unit."""
+    """Blocks, which take units in turns."""
     cache: str
     """What holds weights on their way."""
     pdl: bool
@@ -344,7 +344,7 @@ class Stream:
         routes = tokens * self.top
         units = self.groups(min(routes, self.experts), routes) * self.row_blocks
         return Launch(
-            grid=(min(units, self.grid) if self.grid else units, 1, 1),
+            grid=(min(units, self.grid), 1, 1),
             block=(self.threads, 1, 1),
             shared_bytes=self.shared_bytes,
             programmatic=self.pdl,
@@ -373,8 +373,8 @@ def row_place(row: Any, rows: int) -> Any:
 def sorted_routes(
     ids: Sequence[Sequence[int]], experts: int, group: int
 ) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """What every block of ``up`` and ``down`` computes first, in the same way: the routes in the order of their experts,
-    those of one expert in the order of tokens, cut into groups.
+    """What every block of ``up`` and ``down`` computes first, in the same way: the routes in the order of their
+    experts, those of one expert in the order of tokens, cut into groups.
 
     Routes to no expert are left out.
 

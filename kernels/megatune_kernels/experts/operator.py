@@ -95,8 +95,8 @@ class Experts(Operator):
         """At the default routing; ``routed`` has others."""
         if sorted(set(dims) - set(SITU_DIMS)) != list(DIMS) or len(set(dims) & set(SITU_DIMS)) == 1:
             raise MegatuneError(
-                f"experts have the dims {', '.join(DIMS)}, and {' and '.join(SITU_DIMS)} where the activation is SiTU, got "
-                f"{', '.join(sorted(dims)) or 'none'}"
+                f"experts have the dims {', '.join(DIMS)}, and {' and '.join(SITU_DIMS)} where the activation is SiTU, "
+                f"got {', '.join(sorted(dims)) or 'none'}"
             )
         experts, k, top, width = (dims[name] for name in DIMS)
         if not 1 <= experts <= MOST_EXPERTS:

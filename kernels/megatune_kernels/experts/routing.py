@@ -74,8 +74,8 @@ def check_routing(name: str, experts: int, top: int, tokens: int) -> None:
         _trace(trace[1]).check(experts, top, tokens)
     elif name not in NAMES:
         raise MegatuneError(
-            f"routing {name!r} is unknown; allowed: {', '.join(NAMES)}, power_law_A of any exponent but 1, and trace_NAME "
-            f"of a recording NAME.json in the folder that {TRACES} names"
+            f"routing {name!r} is unknown; allowed: {', '.join(NAMES)}, power_law_A of any exponent but 1, and "
+            f"trace_NAME of a recording NAME.json in the folder that {TRACES} names"
         )
 
 
@@ -149,8 +149,8 @@ def _power_law(exponent: float, experts: int, top: int, tokens: int, random: np.
 
 @dataclass(frozen=True)
 class Trace:
-    """Ids that a runtime's router gave out: a JSON object with ``experts`` and ``steps``, a list of decode steps, each a
-    list of tokens, each a list of the ids of its experts."""
+    """Ids that a runtime's router gave out: a JSON object with ``experts`` and ``steps``, a list of decode steps, each
+    a list of tokens, each a list of the ids of its experts."""
 
     name: str
     experts: int
@@ -161,8 +161,8 @@ class Trace:
         """:raises MegatuneError: when it is of another shape, or has no step with so many tokens."""
         if (self.experts, self.top) != (experts, top):
             raise MegatuneError(
-                f"the trace {self.name} is of the top {self.top} of {self.experts} experts, and the workload has the top "
-                f"{top} of {experts}"
+                f"the trace {self.name} is of the top {self.top} of {self.experts} experts, and the workload has the "
+                f"top {top} of {experts}"
             )
         if not self._fitting(tokens):
             raise MegatuneError(f"the trace {self.name} has no step of {tokens} or more tokens")

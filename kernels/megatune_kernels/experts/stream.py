@@ -4,8 +4,8 @@ A block takes units, rows of one expert with the tokens of one group, in turns w
 are one sequence, and copies run ahead in it across units, so that the memory never waits for an epilogue. Warps meet
 only to add up their shares of K, once a unit, into one of two buffers in turns.
 
-In ``down`` a warp leaves the rows of each route in the workspace, counts itself, and who is the last of a token's routes
-adds them up, in the order of the token's experts: the result does not depend on who that is.
+In ``down`` a warp leaves the rows of each route in the workspace, counts itself, and who is the last of a token's
+routes adds them up, in the order of the token's experts: the result does not depend on who that is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,60 @@
+"""Experts' weights on a GPU in every format: drawn at random, and as float64. Imports torch.
+
+MXFP4 is as compressed checkpoints store it: two E2M1 a byte, the even element in the lower half, and an E8M0 for each
+32 elements along K (OCP Microscaling Formats 1.0). Bits are drawn, not numbers: every magnitude is as likely as any
+other, and scales take three neighbouring values, so that sums of products with small integers are exact in FP32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from megatune_kernels.experts.geometry import BF16
+from megatune_kernels.experts.geometry import SCALE_GROUP
+
+E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+E8M0_BIAS = 127
+SCALES = (119, 122)
+"""E8M0 drawn, from 2^-8 up to 2^-6: products with a few thousand normals stay small."""
+STANDARD_DEVIATION = 2.0**-5
+"""Of weights in BF16, about that of the others."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """[copies, experts, rows, k] of one of the two matrices, and scales [copies, experts, rows, k / 32] or nothing."""
+
+    values: torch.Tensor
+    scales: torch.Tensor
+
+    @staticmethod
+    def drawn(
+        dtype: str, copies: int, experts: int, rows: int, k: int, random: torch.Generator, device: str
+    ) -> Weights:
+        if dtype == BF16:
+            values = torch.empty(copies, experts, rows, k, dtype=torch.bfloat16, device=device)
+            for copy in range(copies):
+                values[copy].normal_(generator=random, std=STANDARD_DEVIATION)
+            return Weights(values, torch.empty(0, dtype=torch.uint8, device=device))
+        values = torch.empty(copies, experts, rows, k // 2, dtype=torch.uint8, device=device)
+        scales = torch.empty(copies, experts, rows, k // SCALE_GROUP, dtype=torch.uint8, device=device)
+        for copy in range(copies):
+            values[copy].random_(0, 256, generator=random)
+            scales[copy].random_(*SCALES, generator=random)
+        return Weights(values, scales)
+
+    def pointers(self, copy: int) -> tuple[int, int]:
+        return self.values[copy].data_ptr(), self.scales[copy].data_ptr() if self.scales.numel() else 0
+
+    def as_numbers(self, copy: int, experts: torch.Tensor | int, dtype: torch.dtype) -> torch.Tensor:
+        """The weights […, rows, k] of some experts, exactly."""
+        values = self.values[copy][experts]
+        if not self.scales.numel():
+            return values.to(dtype)
+        table = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=dtype, device=values.device)
+        codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)
+        exponents = self.scales[copy][experts].to(torch.int32) - E8M0_BIAS
+        factors = torch.exp2(exponents.to(dtype)).repeat_interleave(SCALE_GROUP, dim=-1)
+        return table[codes.to(torch.int32)] * factors
