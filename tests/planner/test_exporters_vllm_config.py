@@ -73,6 +73,18 @@ def test_settings_of_the_all_reduce_come_along(tmp_path: Path) -> None:
     assert found["tensor-parallel-size"] == 8
     limit = found["compilation-config"]["pass_config"]["fi_allreduce_fusion_max_size_mb"]
     assert limit * 2**20 == 64 * 7168 * 2
+    assert found["compilation-config"]["pass_config"]["fuse_allreduce_rms"] is True
+
+
+def test_a_fusion_that_loses_from_1_token_on_is_switched_off(tmp_path: Path) -> None:
+    tokens = (1, 8, 64)
+    cases = reduction_cases(
+        7168,
+        8,
+        sums(tokens, **{FANOUT: lambda t: 30.0 if t == 1 else 8.0, TWO_STAGE: lambda _: 32.0, NCCL: lambda _: 20.0}),
+    )
+    passes = settings(plan_of(tmp_path, cases))["compilation-config"]["pass_config"]
+    assert passes == {"fuse_allreduce_rms": False}
 
 
 def test_a_plan_of_several_worlds_is_refused(tmp_path: Path) -> None:

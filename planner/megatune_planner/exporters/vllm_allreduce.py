@@ -130,6 +130,24 @@ def setting_of(plan: Plan, world: int | None, name: str) -> Setting | None:
         return None
 
 
+def fusion_of(plan: Plan, world: int | None) -> tuple[bool, str] | None:
+    """Whether vLLM's all-reduce should be fused with the norm behind it, and why; None where the plan decides nothing.
+
+    The limit is one of that fusion, and says nothing without it. Where another wins at 1 token already there is none.
+    """
+    found = setting_of(plan, world, FUSION_LIMIT)
+    if found is not None:
+        return True, f"the limit beside it is this fusion's; up to {found.payload_bytes} bytes it is not slower"
+    try:
+        shapes = [shape for shape in reductions(plan, VllmAllreduce.name) if shape.world == world]
+        lost = limit(max(shapes, key=width_of), "one_shot", "two_shot") if shapes else None
+    except MegatuneError:
+        return None
+    if world not in FUSION_WORLDS or lost is None or lost.tokens:
+        return None
+    return False, f"{lost.next_serves} wins at 1 token already"
+
+
 def _algorithm(world: int, shapes: Sequence[ShapePlan], arch: str) -> Setting:
     if world not in ALGORITHM_WORLDS:
         raise MegatuneError(f"vLLM has no all-reduce of its own for it; it has {', '.join(map(str, ALGORITHM_WORLDS))}")

@@ -86,6 +86,7 @@ class VllmConfig(Exporter):
             "CompilationConfig.cudagraph_mode": ANY,
             "CompilationConfig.pass_config": ANY,
             "PassConfig.fi_allreduce_fusion_max_size_mb": ANY,
+            "PassConfig.fuse_allreduce_rms": ANY,
             "CUDAGraphMode.FULL_AND_PIECEWISE": ANY,
             "CUDAGraphMode.NONE": ANY,
         },

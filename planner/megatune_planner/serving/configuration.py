@@ -15,6 +15,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import model as find_model
 from megatune_planner.exporters.vllm_allreduce import ALGORITHM_VARIABLE
 from megatune_planner.exporters.vllm_allreduce import FUSION_LIMIT
+from megatune_planner.exporters.vllm_allreduce import fusion_of
 from megatune_planner.exporters.vllm_allreduce import setting_of
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
@@ -241,6 +242,10 @@ def _allreduce(plan: Plan, tensor: int | None) -> Iterator[Setting]:
         if found is not None:
             path = ("compilation-config", *name.split(".")) if name == FUSION_LIMIT else (name,)
             yield Setting(path, found.value, found.conversion, f"reductions at {tensor} ranks, plan {plan.digest}")
+    fused = fusion_of(plan, tensor)
+    if fused is not None:
+        evidence = f"reductions at {tensor} ranks, plan {plan.digest}"
+        yield Setting(("compilation-config", "pass_config", "fuse_allreduce_rms"), *fused, evidence)
 
 
 def _shapes(plan: Plan, tensor: int | None) -> Iterator[ShapePlan]:
