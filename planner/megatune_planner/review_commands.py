@@ -18,6 +18,7 @@ from megatune_planner.command_words import by_of
 from megatune_planner.command_words import database_session
 from megatune_planner.command_words import from_file
 from megatune_planner.command_words import print_json
+from megatune_planner.warning_words import warn_unverified
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -37,11 +38,13 @@ def approve(
 ) -> None:
     """Approve a plan, so that it may be exported. The database keeps who did, when and why."""
     from megatune_planner import reviewing
+    from megatune_planner.plan import Plan
 
     with database_session(db) as session:
         row = _reviewed(session, plan)
         reviewing.approve(session, row, by_of(by, comment))
         found = _result(session, row.digest)
+    warn_unverified(Plan.from_json(row.content), db)
     _say(found, f"approved by {found['who']}: megatune export {plan} --db {db} --to …", as_json)
 
 

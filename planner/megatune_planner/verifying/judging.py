@@ -230,9 +230,16 @@ class _Judging:
         else:
             verdict = Verdict.CANNOT_TELL
             reason = f"{holding} of {len(found)} canaries could be told"
+        hot = sum(self._throttled(canary) for canary in canaries)
+        if hot:
+            reason += f"; the GPU was throttled at {hot} of them"
         if ratios:
             reason += f"; now against then: {ratios[0]:+.1%} to {ratios[-1]:+.1%}"
         return Machine(verdict=verdict, reason=reason, margin=CANARY_MARGIN, canaries=found)
+
+    def _throttled(self, canary: Canary) -> bool:
+        again = self.measured.get((canary.workload, canary.config))
+        return again is not None and any(again.measurement.throttled)
 
     def _canary(self, canary: Canary, count: int) -> CanaryVerdict:
         again = self.measured.get((canary.workload, canary.config))
