@@ -236,3 +236,16 @@ def test_the_facts_of_a_gpu_are_those_of_a_measurement() -> None:
     found = serving.target("none")
     assert found["toolchain"] == measured["toolchain"]
     assert found["hardware"] == {name: value for name, value in measured["hardware"].items() if name != "world"}
+
+
+@pytest.mark.multi_gpu
+@pytest.mark.torch
+def test_links_are_counted_as_a_measurement_counts_them() -> None:
+    """A plan's rule names what the ranks were measured over, e.g. ``nvlink-18``."""
+    from megatune_tuner.workers.gpu_device import GpuDevice
+
+    torch = importlib.import_module("torch")
+    here, peer = GpuDevice(0), GpuDevice(1)
+    uuids = [str(torch.cuda.get_device_properties(index).uuid) for index in (0, 1)]
+    found = driver.links_to(uuids[0], [driver.gpu(uuids[1]).place])
+    assert found == here.links_to(peer.device.pci_bus_id)
