@@ -11,6 +11,13 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.postgres import new_postgres
+from tests.postgres import own_server
+from tests.postgres import postgres_databases
+from tests.postgres import postgres_url
+
+__all__ = ["new_postgres", "own_server", "postgres_databases", "postgres_url"]
+
 
 @cache
 def gpus() -> int:

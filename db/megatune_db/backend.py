@@ -78,8 +78,8 @@ class Backend(ABC):
         """Which database lies at the location, None for none: another one there has another identity."""
 
     @abstractmethod
-    def optuna(self) -> tuple[str, dict[str, Any]]:
-        """The URL, without a password, and the engine's options with which Optuna opens the same database."""
+    def optuna(self, *, upgrading: bool) -> tuple[str, dict[str, Any]]:
+        """The URL and the engine's options with which Optuna opens the same database; to upgrade, with a password."""
 
     @abstractmethod
     def meaning(self, error: BaseException | None) -> DatabaseError | None:

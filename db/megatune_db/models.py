@@ -16,10 +16,12 @@ from typing import Any
 from typing import ClassVar
 
 from sqlalchemy import JSON
+from sqlalchemy import BigInteger
 from sqlalchemy import Double
 from sqlalchemy import Enum
 from sqlalchemy import ForeignKey
 from sqlalchemy import Index
+from sqlalchemy import Integer
 from sqlalchemy import MetaData
 from sqlalchemy import String
 from sqlalchemy import Text
@@ -225,7 +227,7 @@ class Measurement(Base):
     high_us: Mapped[float | None]
     launches_a_sample: Mapped[int]
     sm_clock_mhz: Mapped[int | None]
-    flush_bytes: Mapped[int]
+    flush_bytes: Mapped[int] = mapped_column(BigInteger().with_variant(Integer, "sqlite"))
     reason: Mapped[str] = mapped_column(Text)
     compile_s: Mapped[float]
     measure_s: Mapped[float]

@@ -76,14 +76,14 @@ class PostgresBackend(Backend):
     def connect(self, *, autocommit: bool = False) -> psycopg.Connection[Any]:
         """A connection of the driver's. The password comes from the URL, ``PGPASSWORD`` or ``~/.pgpass``."""
         import psycopg
-        from psycopg.types.json import set_json_dumps
 
         given = {"connect_timeout": CONNECT_S, **_KEEP_ALIVE, "application_name": _name(os.getpid()), **self._arguments}
+        given["client_encoding"] = "utf8"
         opened = psycopg.connect(**given, autocommit=True)
         try:
             for setting in _SETTINGS:
                 opened.execute(setting.encode())
-            set_json_dumps(json_text, opened)
+            _adapt(opened)
             opened.autocommit = autocommit
         except BaseException:
             opened.close()
@@ -157,8 +157,13 @@ class PostgresBackend(Backend):
     def identity(self) -> Hashable:
         return str(self.location)
 
-    def optuna(self) -> tuple[str, dict[str, Any]]:
-        return _URL, {"creator": self.connect, "pool_pre_ping": True}
+    def optuna(self, *, upgrading: bool) -> tuple[str, dict[str, Any]]:
+        options = {"creator": self.connect, "pool_pre_ping": True}
+        if not upgrading:
+            return _URL, options
+        # To upgrade, Optuna makes an engine of its own, of the URL alone.
+        url = make_url(self.location.given.strip()).set(drivername="postgresql+psycopg")
+        return url.render_as_string(hide_password=False), options
 
     def hold_still(self, opened: Connection) -> None:
         opened.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -247,11 +252,11 @@ class PostgresBackend(Backend):
             return DatabaseUnreachableError(f"{self.location}: there is no such host; check the URL")
         if re.search(r"the database system is (starting up|shutting down|in recovery mode)", said):
             return DatabaseUnreachableError(f"{self.location} is just starting or stopping: run again in a moment")
-        if re.search(r"server closed the connection|connection is (lost|closed|bad)|terminat", said):
-            return DatabaseUnreachableError(f"{self.location} has ended the connection: run again once it is back")
-        return DatabaseUnreachableError(
-            f"{self.location} does not answer: check host, port and network, and that PostgreSQL runs there"
-        )
+        if re.search(r"connection to server|connection timeout|connection failed", said):
+            return DatabaseUnreachableError(
+                f"{self.location} does not answer: check host, port and network, and that PostgreSQL runs there"
+            )
+        return DatabaseUnreachableError(f"{self.location} has ended the connection: run again once it is back")
 
 
 class _Snapshots(Watch):
@@ -279,6 +284,22 @@ class _Snapshots(Watch):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+def _adapt(opened: psycopg.Connection[Any]) -> None:
+    """Have values become SQL as they do on SQLite."""
+    from psycopg.adapt import Dumper
+    from psycopg.types.json import set_json_dumps
+
+    set_json_dumps(json_text, opened)
+
+    class Text(Dumper):
+        """Text of the server holds no zero bytes, which a compiler or a driver may have said."""
+
+        def dump(self, obj: str) -> bytes:
+            return obj.replace("\0", "\N{REPLACEMENT CHARACTER}").encode()
+
+    opened.adapters.register_dumper(str, Text)
 
 
 def _name(pid: int) -> str:

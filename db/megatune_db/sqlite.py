@@ -120,7 +120,8 @@ class SqliteBackend(Backend):
             return None
         return (found.st_dev, found.st_ino) if found.st_size else None
 
-    def optuna(self) -> tuple[str, dict[str, Any]]:
+    def optuna(self, *, upgrading: bool) -> tuple[str, dict[str, Any]]:
+        del upgrading
         # Optuna's models were not written for SQLite's foreign keys, which are off unless asked for.
         return connection.url_of(self.path), {"creator": lambda: connection.connect(self.path, foreign_keys=False)}
 

@@ -56,7 +56,7 @@ def needs_upgrade(backend: Backend) -> bool:
 
 def upgrade(backend: Backend) -> None:
     """Bring Optuna's tables to the schema of the Optuna that is installed."""
-    storage = _storage(backend, create=False)
+    storage = _storage(backend, create=False, upgrading=True)
     try:
         with backend.translated():
             storage.upgrade()
@@ -70,10 +70,10 @@ def close(storage: RDBStorage) -> None:
     storage.engine.dispose()
 
 
-def _storage(backend: Backend, *, create: bool) -> RDBStorage:
+def _storage(backend: Backend, *, create: bool, upgrading: bool = False) -> RDBStorage:
     from optuna.storages import RDBStorage
 
-    url, options = backend.optuna()
+    url, options = backend.optuna(upgrading=upgrading)
     with backend.translated():
         storage = RDBStorage(
             # Optuna reads braces in a URL as a template.

@@ -66,17 +66,17 @@ def _fill(database: Database) -> int:
     raise AssertionError("it never filled")
 
 
-def test_a_full_disk_is_said_and_loses_nothing(database: Database) -> None:
-    with database.engine.connect() as raw:
+def test_a_full_disk_is_said_and_loses_nothing(sqlite_database: Database) -> None:
+    with sqlite_database.engine.connect() as raw:
         # On the one connection that the pool holds and hands out again.
         raw.exec_driver_sql("PRAGMA max_page_count = 200")
-    committed = _fill(database)
+    committed = _fill(sqlite_database)
     assert committed > 5
-    with database.session() as session:
+    with sqlite_database.session() as session:
         assert sum(queries.targets(session)[0].measurements.values()) == committed
-    with database.engine.connect() as raw:
+    with sqlite_database.engine.connect() as raw:
         raw.exec_driver_sql("PRAGMA max_page_count = 100000")
-    with database.session() as session:
+    with sqlite_database.session() as session:
         store.add_measurement(session, measured(0, 0))
 
 

@@ -8,6 +8,7 @@ from megatune_db import location
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import NetworkFileSystemError
 from megatune_db.location import file_system
+from megatune_db.location import locate
 from megatune_db.location import refuse_network_file_system
 from megatune_db.location import sqlite_path
 from megatune_db.session import open_database
@@ -26,8 +27,10 @@ def test_a_path_and_its_url_name_the_same_file(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("postgresql://host/megatune", "postgresql databases are not supported: use a path or sqlite:///PATH"),
-        ("nonsense+driver://host:port/x", "is not a database URL"),
+        ("mysql://me:secret@host/megatune", "mysql databases are not supported: use a path, sqlite:///PATH or"),
+        ("nonsense+driver://host:port/x", "nonsense+driver databases are not supported"),
+        ("postgresql://me:secret@host", "postgresql://me@host names no database"),
+        ("postgresql://me:se@cret@host/megatune", "write an @ of the password"),
         ("sqlite:///a.db?mode=ro", "without options"),
         ("sqlite://host/a.db", "without a host"),
         ("sqlite://", "needs a file"),
@@ -39,9 +42,11 @@ def test_a_path_and_its_url_name_the_same_file(tmp_path: Path, monkeypatch: pyte
 )
 def test_what_cannot_be_opened_is_said_in_one_line(given: str, message: str) -> None:
     with pytest.raises(DatabaseError) as raised:
-        sqlite_path(given)
+        locate(given)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
+    assert "secret" not in str(raised.value)
+    assert "cret" not in str(raised.value).replace("secret", "")
 
 
 def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
@@ -53,8 +58,8 @@ def test_a_directory_is_not_a_database(tmp_path: Path) -> None:
 def test_odd_names_are_taken_literally(tmp_path: Path, name: str) -> None:
     with open_database(tmp_path / name) as opened:
         opened.optuna_storage().get_all_studies()
-    with open_database(opened.url, create=False, read_only=True) as again:
-        assert again.path == tmp_path / name
+    with open_database(f"sqlite:///{tmp_path / name}", create=False, read_only=True) as again:
+        assert again.location.path == tmp_path / name
     assert {found.name for found in tmp_path.iterdir()} >= {name}
     assert all(found.name.startswith(name) for found in tmp_path.iterdir())
 

@@ -1,28 +1,36 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import shutil
 import sqlite3
 from contextlib import closing
 from datetime import datetime
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from db_examples import measured
 from db_examples import put_examples
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import IntegrityError
 
 from megatune_db import connection
 from megatune_db import models
 from megatune_db import queries
 from megatune_db import schema
 from megatune_db import store
+from megatune_db.backend import VERSION_TABLE
+from megatune_db.backend import backend_at
 from megatune_db.errors import DatabaseFullError
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import NewerSchemaError
 from megatune_db.errors import OlderSchemaError
-from megatune_db.lock import writer_lock
+from megatune_db.location import locate
+from megatune_db.postgres import PostgresBackend
 from megatune_db.records import CampaignState
 from megatune_db.records import PlanState
 from megatune_db.records import Provenance
@@ -61,85 +69,108 @@ def next_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def older(path: Path, request: pytest.FixtureRequest) -> Path:
+def older(empty_url: str, request: pytest.FixtureRequest) -> str:
     """A database with a measurement, of the release before the next one."""
-    with open_database(path) as opened, opened.session() as session:
+    with open_database(empty_url) as opened, opened.session() as session:
         put_examples(session)
         store.add_measurement(session, measured(0, 0))
     request.getfixturevalue("next_release")
-    return path
+    return empty_url
+
+
+def _revision(where: str | Path) -> str | None:
+    return schema.revision(backend_at(where))
+
+
+def _ask(where: str | Path, sql: str) -> list[tuple[Any, ...]]:
+    """What a statement answers, whatever the revision of the schema is."""
+    engine = backend_at(where).engine(pooled=False)
+    with engine.begin() as opened:
+        rows = [tuple(row) for row in opened.exec_driver_sql(sql)]
+    engine.dispose()
+    return rows
 
 
 def test_models_and_migrations_agree(database: Database) -> None:
     database.optuna_storage()
     with database.engine.connect() as opened:
-        options = {"version_table": schema.VERSION_TABLE, "include_name": schema.is_ours, "compare_type": True}
+        options = {"version_table": VERSION_TABLE, "include_name": schema.is_ours, "compare_type": True}
         context = MigrationContext.configure(opened, opts=options)
         assert compare_metadata(context, models.Base.metadata) == []
 
 
 def test_partial_indexes_are_as_the_models_say(database: Database) -> None:
     # Comparing metadata does not look at the condition of an index.
-    made = models.Base.metadata.tables["megatune_measurements"].indexes
+    made = [index for table in models.Base.metadata.tables.values() for index in table.indexes]
+    dialect = database.engine.dialect.name
+    text = "sql FROM sqlite_master WHERE name" if dialect == "sqlite" else "indexdef FROM pg_indexes WHERE indexname"
     with database.engine.connect() as opened:
         for index in made:
-            sql = opened.exec_driver_sql("SELECT sql FROM sqlite_master WHERE name = ?", (index.name,)).scalar()
-            condition = index.dialect_options["sqlite"]["where"]
-            assert sql is not None
-            assert sql.partition(" WHERE ")[2] == ("" if condition is None else str(condition))
+            (sql,) = opened.exec_driver_sql(f"SELECT {text} = '{index.name}'").scalars()
+            condition = index.dialect_options[dialect]["where"]
+            found = re.sub(r"[()]|::(text|character varying)", "", sql.partition(" WHERE ")[2])
+            assert found == ("" if condition is None else str(condition))
 
 
 def test_every_table_carries_the_prefix() -> None:
     assert all(name.startswith(models.PREFIX) for name in models.Base.metadata.tables)
 
 
-def test_an_older_schema_is_refused_until_it_is_upgraded(older: Path) -> None:
+def test_an_older_schema_is_refused_until_it_is_upgraded(older: str, tmp_path: Path) -> None:
     for read_only in (False, True):
-        with pytest.raises(OlderSchemaError, match=f"run `megatune db upgrade --db {older}`"):
+        with pytest.raises(OlderSchemaError, match=re.escape(f"run `megatune db upgrade --db {locate(older)}`")):
             open_database(older, read_only=read_only)
-    assert schema.upgrade(older) == "9000"
+    kept = tmp_path / "kept.db"
+    assert schema.upgrade(older, kept) == schema.Upgraded("9000", kept)
     with open_database(older) as opened, opened.session() as session:
         assert len(queries.targets(session)) == 1
         assert queries.samples(session, [1])[1].tolist() == [10.0, 10.0]
-    with closing(sqlite3.connect(older)) as raw:
-        assert raw.execute("SELECT place FROM megatune_targets").fetchall() == [(None,)]
-        assert raw.execute("PRAGMA foreign_key_check").fetchall() == []
-    assert schema.upgrade(f"sqlite:///{older}") == "9000"
+        # Ids go on where they were.
+        assert store.add_measurement(session, measured(0, 1)) == 2
+    assert _ask(older, "SELECT place FROM megatune_targets") == [(None,)]
+    if locate(older).is_file:
+        assert _ask(older, "PRAGMA foreign_key_check") == []
+        assert schema.upgrade(f"sqlite:///{older}") == schema.Upgraded("9000", None)
 
 
-def test_an_upgrade_keeps_a_copy_of_what_was_there(older: Path) -> None:
-    before = schema.revision(older)
-    Path(f"{older}.{before}.backup").write_text("of an earlier day")
-    schema.upgrade(older)
-    copy = Path(f"{older}.{before}-2.backup")
-    assert schema.revision(copy) == before
-    with closing(sqlite3.connect(copy)) as opened:
-        assert opened.execute("SELECT count(*) FROM megatune_measurements").fetchone() == (1,)
-    assert Path(f"{older}.{before}.backup").read_text() == "of an earlier day"
+def test_an_upgrade_keeps_a_copy_of_what_was_there(older: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = _revision(older)
+    first = locate(older).folder / f"{locate(older).name}.{before}.backup"
+    first.write_text("of an earlier day")
+    done = schema.upgrade(older)
+    assert done.backup == first.with_name(f"{locate(older).name}.{before}-2.backup")
+    assert _revision(done.backup) == before
+    assert _ask(done.backup, "SELECT count(*) FROM megatune_measurements") == [(1,)]
+    assert first.read_text() == "of an earlier day"
 
 
-def test_an_upgrade_happens_whole_or_not_at_all(older: Path, next_release: Path) -> None:
-    before = schema.revision(older)
+def test_an_upgrade_happens_whole_or_not_at_all(older: str, next_release: Path, tmp_path: Path) -> None:
+    before = _revision(older)
     text = next_release.read_text()
     next_release.write_text(text.replace("    pass", "    raise RuntimeError('half way')"))
     with pytest.raises(RuntimeError, match="half way"):
-        schema.upgrade(older)
-    assert schema.revision(older) == before
-    with closing(sqlite3.connect(older)) as opened:
-        columns = [row[1] for row in opened.execute("PRAGMA table_info(megatune_targets)")]
-        assert "place" not in columns
+        schema.upgrade(older, tmp_path / "first.db")
+    assert _revision(older) == before
+    with pytest.raises(DBAPIError):
+        _ask(older, "SELECT place FROM megatune_targets")
     next_release.write_text(text)
-    assert schema.upgrade(older) == "9000"
+    assert schema.upgrade(older, tmp_path / "second.db").revision == "9000"
 
 
-def test_no_upgrade_while_a_campaign_runs(older: Path) -> None:
-    with writer_lock(older), pytest.raises(DatabaseLockedError, match="running a campaign"):
-        schema.upgrade(older)
-    assert list(older.parent.glob("*.backup")) == []
+def test_no_upgrade_while_a_campaign_runs(older: str, tmp_path: Path) -> None:
+    with backend_at(older).writer_lock(), pytest.raises(DatabaseLockedError, match="running a campaign"):
+        schema.upgrade(older, tmp_path / "kept.db")
+    assert not (tmp_path / "kept.db").exists()
 
 
-def test_a_copy_that_does_not_fit_stops_the_upgrade(older: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = schema.revision(older)
+def test_a_copy_that_does_not_fit_stops_the_upgrade(
+    path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = path
+    open_database(path).close()
+    request.getfixturevalue("next_release")
+    before = _revision(older)
     genuine = connection.connect
 
     class Source(sqlite3.Connection):
@@ -155,35 +186,56 @@ def test_a_copy_that_does_not_fit_stops_the_upgrade(older: Path, monkeypatch: py
     with pytest.raises(DatabaseFullError, match="no space is left"):
         schema.upgrade(older)
     assert list(older.parent.glob("*.backup")) == []
-    assert schema.revision(older) == before
+    assert _revision(older) == before
 
 
-def _open_and_put(path: Path, barrier: object, number: int) -> None:
+def _open_and_put(where: str, barrier: object, number: int) -> None:
     barrier.wait()  # type: ignore[attr-defined]
-    with open_database(path) as opened, opened.session() as session:
+    with open_database(where) as opened, opened.session() as session:
         store.put_target(session, digest=f"t{number}", hardware={}, toolchain={})
 
 
-def test_several_processes_can_make_the_same_database(path: Path) -> None:
+def test_several_processes_can_make_the_same_database(empty_url: str) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)
-    processes = [context.Process(target=_open_and_put, args=(path, barrier, number)) for number in range(3)]
+    processes = [context.Process(target=_open_and_put, args=(empty_url, barrier, number)) for number in range(3)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
     assert [process.exitcode for process in processes] == [0, 0, 0]
-    with open_database(path, read_only=True) as opened, opened.session() as session:
+    with open_database(empty_url, read_only=True) as opened, opened.session() as session:
         assert len(queries.targets(session)) == 3
 
 
+def _restore(where: str, asset: Path) -> None:
+    """Make a database of what an earlier program wrote."""
+    if locate(where).is_file:
+        with closing(sqlite3.connect(where)) as raw:
+            raw.executescript(asset.read_text())
+        return
+    with closing(PostgresBackend(locate(where)).connect(autocommit=True)) as raw:
+        raw.execute((asset.parent / "postgres" / asset.name).read_bytes())
+
+
 @pytest.mark.parametrize("asset", sorted(ASSETS.glob("*.sql")), ids=lambda asset: asset.stem)
-def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> None:
-    with closing(sqlite3.connect(path)) as raw:
-        raw.executescript(asset.read_text())
-    assert schema.revision(path) == asset.stem
-    assert schema.upgrade(path) == schema.head()
-    with open_database(path) as opened, opened.session() as session:
+def test_databases_of_every_release_can_be_upgraded(empty_url: str, asset: Path, tmp_path: Path) -> None:
+    _restore(empty_url, asset)
+    assert _revision(empty_url) == asset.stem
+    kept = tmp_path / "kept.db"
+    assert schema.upgrade(empty_url, kept) == schema.Upgraded(
+        schema.head(), None if asset.stem == schema.head() else kept
+    )
+    _check_asset(empty_url, asset.stem)
+    if kept.exists() and not locate(empty_url).is_file:
+        # The copy is a database of the release before, and comes to the same.
+        assert _revision(kept) == asset.stem
+        schema.upgrade(kept)
+        _check_asset(str(kept), asset.stem)
+
+
+def _check_asset(where: str, written_at: str) -> None:
+    with open_database(where) as opened, opened.session() as session:
         (target,) = queries.targets(session)
         assert target.measurements == {Provenance.MEASURED: 4}
         known = queries.known_measurements(
@@ -195,7 +247,7 @@ def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> 
         }
         assert known["config-0"].samples_us == (9.5, 10.5)
         assert known["config-0"].throttled == (False, True)
-        assert known["config-0"].revision == ("" if asset.stem == "0001" else "r1")
+        assert known["config-0"].revision == ("" if written_at == "0001" else "r1")
         assert known["config-0"].measured_at == datetime(2026, 8, 1, 12)
         (campaign,) = queries.campaigns(session)
         assert campaign.state is CampaignState.FINISHED
@@ -206,31 +258,29 @@ def test_databases_of_every_release_can_be_upgraded(path: Path, asset: Path) -> 
         assert plan.model == "first"
         log = [(row.action, row.comment) for row in queries.reviews(session, plan.digest)]
         kept = [(ReviewAction.APPROVE, "as measured"), (ReviewAction.EXPORT, "unreviewed")]
-        assert log == ([] if asset.stem < "0003" else kept)
-        assert len(queries.plan_exports(session)) == (asset.stem >= "0003")
+        assert log == ([] if written_at < "0003" else kept)
+        assert len(queries.plan_exports(session)) == (written_at >= "0003")
         parts = [row.parts_us for row in queries.measurements(session, range(1, 5)).values() if row.parts_us]
-        assert parts == ([] if asset.stem < "0004" else [(("idle", 5.25),)])
-        assert len(queries.verifications(session)) == len(queries.repeats(session)) == (asset.stem >= "0007")
-        assert len(queries.priors(session)) == (asset.stem >= "0008")
+        assert parts == ([] if written_at < "0004" else [(("idle", 5.25),)])
+        assert len(queries.verifications(session)) == len(queries.repeats(session)) == (written_at >= "0007")
+        assert len(queries.priors(session)) == (written_at >= "0008")
 
 
-def test_an_upgrade_leaves_one_plan_in_service(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as raw:
-        raw.executescript((ASSETS / "0002.sql").read_text())
-        for number, (name, state) in enumerate(
-            [("a", "exported"), ("b", "exported"), ("a", "exported"), ("a", "draft")]
-        ):
-            raw.execute(
+def test_an_upgrade_leaves_one_plan_in_service(empty_url: str, tmp_path: Path) -> None:
+    _restore(empty_url, ASSETS / "0002.sql")
+    for number, (name, state) in enumerate([("a", "exported"), ("b", "exported"), ("a", "exported"), ("a", "draft")]):
+        engine = backend_at(empty_url).engine(pooled=False)
+        with engine.begin() as opened:
+            opened.exec_driver_sql(
                 "INSERT INTO megatune_plans (digest, name, content, state, target_id, created_at) "
-                "VALUES (?, ?, '{}', ?, 1, '2026-08-01 12:00:00.000000')",
-                (f"p{number}", name, state),
+                f"VALUES ('p{number}', '{name}', '{{}}', '{state}', 1, '2026-08-01 12:00:00.000000')"
             )
-        raw.commit()
-    schema.upgrade(path)
-    with open_database(path) as opened, opened.session() as session:
+    schema.upgrade(empty_url, tmp_path / "kept.db")
+    with open_database(empty_url) as opened, opened.session() as session:
         states = {row.digest: row.state.value for row in queries.plan_summaries(session)}
         assert states == {"plan": "approved", "p0": "retired", "p1": "exported", "p2": "exported", "p3": "draft"}
         (entry,) = queries.reviews(session)
+        assert abs(entry.at - models.utc_now()) < timedelta(minutes=10), "in UTC"
         assert (entry.plan, entry.other, entry.who) == ("p0", "p2", "megatune db upgrade")
         assert (entry.action, entry.before, entry.after) == ("retire", "exported", "retired")
         assert [row.digest for row in queries.earlier_plans(session, "p2")] == []
@@ -239,11 +289,35 @@ def test_an_upgrade_leaves_one_plan_in_service(path: Path) -> None:
         assert replaced.digest == "p0"
 
 
-def test_every_revision_has_its_asset() -> None:
+def test_every_revision_has_its_assets() -> None:
     script = {revision.revision for revision in schema._script().walk_revisions()}
     assert {asset.stem for asset in ASSETS.glob("*.sql")} == script
+    assert {asset.stem for asset in (ASSETS / "postgres").glob("*.sql")} == script
 
 
 def test_a_revision_of_no_release_is_newer(path: Path) -> None:
     with pytest.raises(NewerSchemaError):
-        schema.check(path, "0000")
+        schema.check(backend_at(path), "0000")
+
+
+def test_what_was_recorded_cannot_be_taken_away(empty_url: str) -> None:
+    _restore(empty_url, ASSETS / f"{schema.head()}.sql")
+    statements = [
+        *(f"DELETE FROM megatune_{table}" for table in ("measurements", "plans", "reviews", "exports")),
+        *(f"UPDATE megatune_{table} SET who = 'x'" for table in ("reviews", "exports", "verifications", "repeats")),
+        "UPDATE megatune_measurements SET samples = NULL",
+        "UPDATE megatune_measurements SET parts = NULL",
+        "UPDATE megatune_plans SET content = ''",
+    ]
+    if not locate(empty_url).is_file:
+        statements.append("TRUNCATE megatune_measurements CASCADE")
+    for statement in statements:
+        with pytest.raises(
+            IntegrityError, match=r"megatune_\w+: (nothing that was recorded|an entry|a plan|a measure)"
+        ):
+            _ask(empty_url, statement)
+    # What moves on does.
+    engine = backend_at(empty_url).engine(pooled=False)
+    with engine.begin() as opened:
+        opened.exec_driver_sql("UPDATE megatune_plans SET state = 'retired'")
+        opened.exec_driver_sql("UPDATE megatune_measurements SET artifact = 'x'")

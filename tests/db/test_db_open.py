@@ -13,6 +13,7 @@ from sqlalchemy import text
 from megatune_db import connection
 from megatune_db import queries
 from megatune_db import store
+from megatune_db.backend import VERSION_TABLE
 from megatune_db.connection import Mode
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseLockedError
@@ -20,7 +21,7 @@ from megatune_db.errors import DatabaseMissingError
 from megatune_db.errors import NewerSchemaError
 from megatune_db.errors import NotADatabaseError
 from megatune_db.errors import ReadOnlyError
-from megatune_db.schema import VERSION_TABLE
+from megatune_db.schema import Upgraded
 from megatune_db.schema import head
 from megatune_db.schema import upgrade
 from megatune_db.session import Database
@@ -34,9 +35,9 @@ def test_a_new_file_is_made_with_its_directory(tmp_path: Path) -> None:
         assert queries.plans(session) == []
 
 
-def test_settings_of_a_connection(database: Database) -> None:
+def test_settings_of_a_connection(sqlite_database: Database) -> None:
     def setting(name: str) -> object:
-        with database.engine.connect() as opened:
+        with sqlite_database.engine.connect() as opened:
             return opened.exec_driver_sql(f"PRAGMA {name}").scalar()
 
     assert setting("journal_mode") == "wal"
@@ -105,7 +106,7 @@ def test_read_only_reads_and_never_writes(path: Path) -> None:
 
 
 def test_a_reader_sees_what_a_writer_commits(database: Database) -> None:
-    with open_database(database.path, read_only=True) as reader:
+    with open_database(database.location, read_only=True) as reader:
         for count in range(3):
             with reader.session() as session:
                 assert len(queries.targets(session)) == count
@@ -181,7 +182,7 @@ def test_a_newer_schema_is_refused(path: Path) -> None:
 
 def test_nothing_to_upgrade_makes_no_copy(path: Path) -> None:
     open_database(path).close()
-    assert upgrade(path) == head()
+    assert upgrade(path) == Upgraded(head(), None)
     assert list(path.parent.glob("*.backup")) == []
 
 
@@ -196,17 +197,17 @@ def test_a_file_system_without_shared_memory_is_refused(path: Path, monkeypatch:
         open_database(path)
 
 
-def test_waiting_for_another_writer_ends(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_another_writer_ends(sqlite_database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_S", 0.05)
-    database.engine.dispose()
-    with closing(connection.connect(database.path)) as other:
+    sqlite_database.engine.dispose()
+    with closing(connection.connect(sqlite_database.location.path)) as other:
         other.execute("BEGIN IMMEDIATE")
         with (
             pytest.raises(DatabaseLockedError, match="another process has been writing"),
-            database.session() as session,
+            sqlite_database.session() as session,
         ):
             put_examples(session)
-        with database.session() as session:
+        with sqlite_database.session() as session:
             assert queries.targets(session) == []
 
 

@@ -144,7 +144,7 @@ def test_a_campaign_is_set_field_by_field(session: Session) -> None:
 
 def test_numbers_that_json_cannot_hold_are_refused(session: Session) -> None:
     found = store.put_campaign(session, name="h200", file_text="a", file_digest="1")
-    with pytest.raises(exc.StatementError, match="not JSON compliant"):
+    with pytest.raises((exc.StatementError, ValueError), match="not JSON compliant"):
         store.set_campaign(session, found, budget={"hours": float("nan")})
 
 
@@ -244,7 +244,7 @@ def test_a_trial_is_answered_and_keeps_its_answer(session: Session) -> None:
 
 
 def test_a_trial_belongs_to_a_campaign(session: Session) -> None:
-    with pytest.raises(exc.IntegrityError, match="FOREIGN KEY"):
+    with pytest.raises(exc.IntegrityError, match=r"(?i)foreign key"):
         store.add_trial(
             session,
             campaign_id=99,
@@ -281,7 +281,7 @@ def test_half_a_character_does_not_lose_a_measurement(session: Session) -> None:
 
 
 _SMALL = st.floats(2.0**-60, 2.0**60, width=32)
-_TEXT = st.text(max_size=20)
+_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
 _PARTS = st.dictionaries(st.sampled_from(["idle", "consumer1 cold", "consumer1 hot"]), st.floats(0.1, 1e6), max_size=3)
 
 
@@ -298,7 +298,7 @@ def records(draw: st.DrawFn) -> Measurement:
         config=config(draw(st.integers(0, 5))),
         target=TARGET,
         regime=Regime(draw(st.sampled_from(["cold", "warm"])), draw(st.sampled_from(["graph", "eager"]))),
-        stage=draw(st.sampled_from(Stage)),
+        stage=draw(st.sampled_from([Stage.SEARCH, Stage.FINAL])),
         status=status,
         provenance=draw(st.sampled_from(Provenance)),
         session=draw(st.text(string.ascii_letters + "-é", max_size=20)),

@@ -1,10 +1,13 @@
-"""Writes the database of the present revision as SQL beside this file: run it once for each new revision.
+"""Writes the database of the present revision as SQL beside this file, for SQLite and for PostgreSQL: run it once for
+each new revision.
 
 python tests/db/upgrade_assets/make_asset.py
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 import tempfile
 from datetime import datetime
@@ -21,6 +24,7 @@ from db_examples import measured  # noqa: E402
 from db_examples import put_examples  # noqa: E402
 from db_examples import workload  # noqa: E402
 
+from megatune_db import backup  # noqa: E402
 from megatune_db import connection  # noqa: E402
 from megatune_db import election  # noqa: E402
 from megatune_db import leases  # noqa: E402
@@ -28,6 +32,8 @@ from megatune_db import reviews  # noqa: E402
 from megatune_db import schema  # noqa: E402
 from megatune_db import store  # noqa: E402
 from megatune_db import verifications  # noqa: E402
+from megatune_db.embedded import USER  # noqa: E402
+from megatune_db.embedded import EmbeddedServer  # noqa: E402
 from megatune_db.records import CampaignState  # noqa: E402
 from megatune_db.records import JobState  # noqa: E402
 from megatune_db.records import Provenance  # noqa: E402
@@ -139,6 +145,27 @@ def main() -> None:
             (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
         finally:
             dump.close()
+        dump_for_postgres(path, schema.head())
+
+
+def dump_for_postgres(path: Path, revision: str) -> None:
+    """The same rows, at the same revision, as PostgreSQL tells them."""
+    with EmbeddedServer() as server:
+        server.execute("CREATE DATABASE told")
+        backup.copy(path, server.url("told"))
+        done = subprocess.run(
+            [
+                *(server.binaries / "pg_dump", "--inserts", "--no-owner", "--no-privileges"),
+                *("--host", server.folder, "--port", str(server.port), "--username", USER, "told"),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    # What the server's version sets, and words for psql, are nothing of the database's.
+    noise = re.compile(r"--|SET |\\|SELECT pg_catalog\.set_config|$")
+    lines = [line for line in done.stdout.splitlines() if not noise.match(line)]
+    (HERE / "postgres" / f"{revision}.sql").write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

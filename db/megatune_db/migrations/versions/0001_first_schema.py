@@ -108,7 +108,7 @@ def upgrade() -> None:
         sa.Column("high_us", sa.Double(), nullable=True),
         sa.Column("launches_a_sample", sa.Integer(), nullable=False),
         sa.Column("sm_clock_mhz", sa.Integer(), nullable=True),
-        sa.Column("flush_bytes", sa.Integer(), nullable=False),
+        sa.Column("flush_bytes", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("compile_s", sa.Double(), nullable=False),
         sa.Column("measure_s", sa.Double(), nullable=False),
