@@ -118,7 +118,7 @@ class Meter:
         # Parts that share an artifact share its build.
         compile_s = sum(build.result().compile_s for build in set(job.builds))
         artifacts = job.artifacts
-        if operator(job.workload.operator).uses:
+        if len(artifacts) > 1 or operator(job.workload.operator).uses:
             return Request(job.workload, job.config, self._regime, None, compile_s, artifacts)
         artifact = next(iter(artifacts), None)
         return Request(job.workload, job.config, self._regime, artifact, compile_s, runs=job.runs)

@@ -206,7 +206,7 @@ class Stream:
     def most_groups(self) -> int:
         return self.most_routes
 
-    def source_row(self, row: int) -> int:
+    def source_row(self, row: Any) -> Any:
         """Where the row of a warp's tiles lies, in rows from its first; in ``up`` those of the up projection lie
         ``rows_out`` further on, which is added to 8 of 16."""
         if self.role == DOWN:
@@ -288,13 +288,13 @@ class Stream:
         """A warp's weights, then its scales, then the activations."""
         return self.weight_stage_bytes + self.scale_stage_bytes + self.k_unroll * self.token_tile_bytes
 
-    def weight_place(self, row: int, piece: int) -> int:
+    def weight_place(self, row: Any, piece: Any) -> Any:
         """Where in a stage 16 bytes of a row lie."""
         if self.weights == BF16:
             return row_place(row, TILE_TOKENS) + piece_place(piece, self.weight_tile_bytes, TILE_TOKENS)
         return piece // 2 * self.weight_tile_bytes + row * ROW_BYTES[MXFP4] + piece % 2 * COPY_BYTES
 
-    def token_place(self, column: int, piece: int) -> int:
+    def token_place(self, column: Any, piece: Any) -> Any:
         """Where behind weights and scales 16 bytes of a token lie."""
         return row_place(column, self.columns) + piece_place(piece, self.token_tile_bytes, self.columns)
 

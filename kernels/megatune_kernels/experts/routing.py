@@ -133,7 +133,7 @@ def _power_law(exponent: float, experts: int, top: int, tokens: int, random: np.
     routes = tokens * top
     low, high = (1.0, max(1.0, _LARGEST_SHARE * tokens)) if routes > experts else _SPARSE_BOUNDS
     ends = low ** (1 - exponent), high ** (1 - exponent)
-    loads = (ends[0] + (ends[1] - ends[0]) * random.random(experts)) ** (1 / (1 - exponent))
+    loads: NDArray[np.float64] = (ends[0] + (ends[1] - ends[0]) * random.random(experts)) ** (1 / (1 - exponent))
     counts = np.minimum(np.rint(loads / loads.sum() * routes).astype(np.int64), tokens)
     order = np.argsort(-counts, kind="stable")
     left, place = routes - int(counts.sum()), 0

@@ -41,9 +41,9 @@ def experts_space(workload: Workload, arch: Architecture) -> Space:
 def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpace:
     sms = SMS[arch.name]
     tiles = workload["width"] // TILE_K
-    whole = [tiles // parts for parts in range(1, tiles + 1) if tiles % parts == 0]
+    divisors = [tiles // parts for parts in range(1, tiles + 1) if tiles % parts == 0]
     # Of MXFP4, scales of a stage are copied 4 bytes at a time, or those of whole rows together.
-    usable = [size for size in whole if workload.dtype != MXFP4 or size == tiles or size % 2 == 0]
+    usable = [size for size in divisors if workload.dtype != MXFP4 or size == tiles or size % 2 == 0]
     whole = tuple(sorted(size for size in usable if size <= MOST_UNROLL))
     parts_of_k = workload["k"] // TILE_K
     k_warps = tuple(warps for warps in (1, 2, 4, 7, 8, 14) if parts_of_k % warps == 0)

@@ -233,7 +233,7 @@ class _Measuring:
 
     def _request(self, cell: PackedCell, request: Packed) -> Request:
         artifacts = tuple(self._file.artifacts[key] for key in request.artifacts)
-        if operator(cell.workload.operator).uses:
+        if len(artifacts) > 1 or operator(cell.workload.operator).uses:
             return Request(cell.workload, request.config, self._bundle.regime, None, request.compile_s, artifacts)
         return Request(
             cell.workload, request.config, self._bundle.regime, next(iter(artifacts), None), request.compile_s

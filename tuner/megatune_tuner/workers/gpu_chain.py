@@ -134,11 +134,14 @@ class Chain:
         return found
 
     def probe(self, l2_bytes: int) -> Probe | None:
-        """The part with the most to read, in pieces that the L2 holds; None where operands do not rotate."""
+        """The part with the most to read, in pieces that the L2 holds; None where operands do not rotate, or are
+        read in larger pieces alone."""
         if self._buffers.copies == 1:
             return None
         found = {name: self._buffers.windows(name, l2_bytes // WINDOW_SHARE) for name in self._parts}
         reading = {name: windows for name, windows in found.items() if windows is not None}
+        if not reading:
+            return None
         name, windows = max(reading.items(), key=lambda item: item[1].bytes)
         run = self._over(name, windows)
         return Probe(
