@@ -28,6 +28,7 @@ from megatune_db.records import Status
 from megatune_db.records import TrialState
 from megatune_db.session import Database
 from megatune_db.session import open_database
+from megatune_db.store import put_target
 from megatune_kernels.artifact import revision_of
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
@@ -40,6 +41,7 @@ from megatune_tuner.runners import gpu
 from megatune_tuner.runners import processes
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.gpu import GpuRunner
+from megatune_tuner.runners.group import GroupRunner
 from megatune_tuner.stopping import Stop
 from megatune_tuner.transfer import measure
 from megatune_tuner.transfer.bundle import BundleFile
@@ -190,9 +192,9 @@ def test_many_take_in_one_result_at_once(packed: BundleFile, tmp_path: Path, dat
     out = tmp_path / "x.result"
     done = measure_bundle(packed.path, out)
     command = [sys.executable, "-m", "megatune_dashboard", "ingest", str(out), "--db", str(database.location), "--json"]
-    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     reports = [json.loads(process.communicate(timeout=120)[0]) for process in running]
-    assert sorted(report["new"] for report in reports) == [0, 0, 14 + done.finals]
+    assert sorted(report["new"] for report in reports) == [0, 14 + done.finals]
     assert len(rows(database)) == 14 + done.finals
 
 
@@ -504,6 +506,91 @@ def test_two_processes_do_not_measure_into_one_result(packed: BundleFile, tmp_pa
         go_on.set()
         running.join()
     assert read_result(out).complete
+
+
+GROUP = """
+name = "ranks"
+arch = "sm_90a"
+tokens = [4]
+variants = ["full_fanout"]
+[[shapes]]
+operator = "reduction"
+width = 1024
+world = 2
+[runner]
+kind = "group"
+[budget]
+trials = 1
+finalists = 1
+"""
+
+
+@pytest.mark.usefixtures("packed")
+def test_a_group_measures_a_bundle_of_its_world(tmp_path: Path, database: Database, host: None) -> None:
+    made = pack_file(declared(GROUP), tmp_path / "ranks.bundle")
+    assert (made.bundle.runner, made.bundle.world) == ("group", 2)
+    with pytest.raises(MegatuneError, match=r"ranks.bundle takes 2 GPUs, and this machine shows 1"):
+        measure_bundle(made.path, tmp_path / "ranks.result")
+    asked: list[tuple[str, int, int]] = []
+
+    def ranks(kind: str, world: int, first: int) -> GroupRunner:
+        asked.append((kind, world, first))
+        return GroupRunner(world, rank_class="fake_ranks:FakeRank")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "_capabilities", lambda: ["9.0"] * 8)
+        done = measure_bundle(made.path, tmp_path / "ranks.result", gpu=2, make_runner=ranks)
+    assert asked == [("group", 2, 2)]
+    assert done.measured == made.bundle.requests
+    take_in(database, tmp_path / "ranks.result")
+    found = {row.variant: row for row in rows(database)}
+    assert found["full_fanout"].world == 2
+    assert found["full_fanout"].measurement.status is Status.OK
+
+
+CHAIN = """
+name = "chain"
+operators = ["prefetch"]
+tokens = [1]
+variants = ["plain"]
+[[shapes]]
+operator = "prefetch"
+idle_ns = 3000
+n1 = 256
+k1 = 256
+[budget]
+trials = 1
+finalists = 1
+"""
+
+
+@pytest.mark.usefixtures("packed", "host")
+def test_a_chain_travels_with_the_artifacts_of_its_parts(tmp_path: Path, database: Database) -> None:
+    # A prefetch fits into an L2 of a known size, so that a target has to be known.
+    with pytest.raises(MegatuneError, match="arch: a bundle is compiled for one architecture"):
+        pack_file(declared(CHAIN), tmp_path / "chain.bundle")
+    here = replace(stand_in(), hardware=replace(stand_in().hardware, l2_bytes=50 << 20))
+    with database.session() as session:
+        stored = here.to_dict()
+        put_target(session, digest=here.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
+    made = pack_file(declared(CHAIN), tmp_path / "chain.bundle", database.location, target=here.digest[:6])
+    ((plain, none),) = [cell.requests for cell in made.bundle.cells]
+    assert (plain.config.variant, none.config.variant) == ("plain", "none")
+    asked: list[Request] = []
+
+    class Asked(GpuRunner):
+        def measure(self, request: Request) -> Measurement:
+            asked.append(request)
+            return super().measure(request)
+
+    measure_bundle(made.path, tmp_path / "chain.result", make_runner=lambda *_: Asked())
+    for packed_one, request in zip((plain, none), asked, strict=True):
+        parts = operator("prefetch").parts(request.workload, request.config)
+        assert len(request.parts) == len(parts) >= 2
+        assert tuple(part.key for part in request.parts) == packed_one.artifacts
+    result = read_result(tmp_path / "chain.result")
+    assert {one.measurement.revision for one in result.taken} == {revision_of(operator("prefetch"))}
+    assert take_in(database, tmp_path / "chain.result").new == 4
 
 
 @pytest.mark.parametrize(
