@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from megatune_db.session import Database
     from megatune_planner.plan import Plan
     from megatune_planner.repeating import Repeats
-    from megatune_tuner.campaign import Summary
     from megatune_tuner.campaign_file import Campaign
     from megatune_tuner.progress import Progress
+    from megatune_tuner.summary import Summary
 
 INTERRUPTED = 130
 

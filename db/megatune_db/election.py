@@ -43,6 +43,8 @@ class Beginning:
 
     measurements: int
     trials: int
+    is_new: bool
+    """Whether it begins now."""
 
 
 def elect(session: Session, campaign_id: int, *, term_s: float = TERM_S, holder: str | None = None) -> Term | str:
@@ -66,6 +68,14 @@ def elect(session: Session, campaign_id: int, *, term_s: float = TERM_S, holder:
     if session.scalar(taken.returning(Coordinator.epoch)) is None:
         return "another process"
     return Term(campaign_id, holder, row.epoch + 1, term_s)
+
+
+def holders(session: Session) -> dict[int, str]:
+    """The processes that coordinate campaigns now, by id of the campaign."""
+    query = select(Coordinator.campaign_id, Coordinator.holder).where(
+        Coordinator.expires_at > database_now(), Coordinator.holder != ""
+    )
+    return {row.campaign_id: row.holder for row in session.execute(query) if not place.is_gone(row.holder)}
 
 
 def fence(session: Session, term: Term) -> None:
@@ -95,9 +105,11 @@ def beginning(session: Session, term: Term, basis: str, *, anew: bool = False) -
         select(Coordinator.basis, Coordinator.measurements_before, Coordinator.trials_before).where(*_mine(term))
     ).one()
     if row.basis == basis and not anew:
-        return Beginning(row.measurements_before, row.trials_before)
+        return Beginning(row.measurements_before, row.trials_before, is_new=False)
     begun = Beginning(
-        session.scalar(select(func.max(Measurement.id))) or 0, session.scalar(select(func.max(Trial.id))) or 0
+        session.scalar(select(func.max(Measurement.id))) or 0,
+        session.scalar(select(func.max(Trial.id))) or 0,
+        is_new=True,
     )
     session.execute(
         update(Coordinator)

@@ -18,10 +18,12 @@ from dataclasses import dataclass
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy import case
 from sqlalchemy import insert
 from sqlalchemy import select
 from sqlalchemy import update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm import aliased
 
 from megatune_db import place
 from megatune_db import store
@@ -62,6 +64,8 @@ class JobConfig:
     compile_s: float = 0.0
     revision: str | None = None
     """Of the kernels that the artifacts are of; None where the runner says it."""
+    runs: tuple[str, dict[str, Any]] | None = None
+    """Variant and parameters of what is launched in the config's name; None: the config itself."""
 
 
 @dataclass(frozen=True)
@@ -144,8 +148,24 @@ def end_worker(session: Session, worker_id: int, why: str) -> None:
     session.execute(update(Worker).where(Worker.id == worker_id).values(ended=why, seen_at=database_now()))
 
 
-def put_jobs(session: Session, campaign_id: int, jobs: Sequence[NewJob], state: JobState) -> list[int]:
-    """The ids of new jobs, in their order."""
+def put_jobs(session: Session, campaign_id: int, jobs: Sequence[NewJob], states: Sequence[JobState]) -> list[int]:
+    """The ids of new jobs, in their order; what is searched is a trial from now on."""
+    trials = [
+        {
+            "campaign_id": campaign_id,
+            "workload_id": job.workload_id,
+            "config_id": config.id,
+            "number": job.number,
+            "state": TrialState.ASKED,
+            "reason": job.reason,
+            "reused": False,
+        }
+        for job in jobs
+        for config in job.configs
+        if job.stage is Stage.SEARCH
+    ]
+    if trials:
+        session.execute(insert(Trial), trials)
     rows = [
         {
             "campaign_id": campaign_id,
@@ -160,7 +180,7 @@ def put_jobs(session: Session, campaign_id: int, jobs: Sequence[NewJob], state: 
             "evidence": [],
             "ignored": 0,
         }
-        for job in jobs
+        for job, state in zip(jobs, states, strict=True)
     ]
     return list(session.scalars(insert(Job).returning(Job.id, sort_by_parameter_order=True), rows)) if rows else []
 
@@ -173,19 +193,37 @@ def jobs_of(session: Session, campaign_id: int, workload_id: int) -> dict[tuple[
     return {(row.stage, row.number): (row.id, row.state) for row in session.execute(query)}
 
 
-def make_ready(session: Session, job_id: int, job: NewJob) -> None:
+def make_ready(session: Session, campaign_id: int, job_id: int, job: NewJob) -> None:
     """The job can be leased: its artifacts are built, or are there again."""
     waits = (Job.id == job_id) & Job.state.in_((JobState.BUILDING, JobState.WITHDRAWN))
     session.execute(update(Job).where(waits).values(state=JobState.QUEUED, content=job.content))
+    if job.stage is Stage.SEARCH:
+        trial = _trial(campaign_id, job.workload_id, job.number, job.configs[0].id, job.reason)
+        asked = update(Trial).where(*trial, Trial.state == TrialState.STALE).values(state=TrialState.ASKED)
+        session.execute(asked)
 
 
-def claim(session: Session, worker_id: int, campaign_id: int, lease_s: float = LEASE_S) -> Lease | None:
-    """Lease the oldest job that waits; None where none does."""
+def reopen(session: Session, job_id: int) -> None:
+    """A job that was given up is to be tried after all, once it is made ready."""
+    lost = (Job.id == job_id) & (Job.state == JobState.LOST)
+    session.execute(update(Job).where(lost).values(state=JobState.WITHDRAWN, failures=Job.strikes))
+
+
+def claim(
+    session: Session, worker_id: int, campaign_id: int, lease_s: float = LEASE_S, *, near: int | None = None
+) -> Lease | None:
+    """Lease the oldest job that waits; None where none does.
+
+    :param near: id of a workload whose jobs come first, because its operands are there; those of workloads that other
+        workers measure come last.
+    """
+    busy = select(_other.workload_id).where(_other.campaign_id == campaign_id, _other.state == JobState.LEASED)
+    order = case((Job.workload_id == (near or 0), 0), (Job.workload_id.in_(busy), 2), else_=1)
     # PostgreSQL passes over jobs that others are just taking; in SQLite one transaction writes at a time.
     oldest = (
         select(Job.id)
         .where(Job.campaign_id == campaign_id, Job.state == JobState.QUEUED)
-        .order_by(Job.id)
+        .order_by(order, Job.id)
         .limit(1)
         .with_for_update(skip_locked=True)
         .scalar_subquery()
@@ -265,6 +303,11 @@ def holders(session: Session, campaign_id: int) -> dict[int, str]:
     return {row.id: row.place for row in session.execute(query)}
 
 
+def leased(session: Session, jobs: Collection[int]) -> set[int]:
+    """Those of the jobs that a worker is at."""
+    return set(session.scalars(select(Job.id).where(Job.id.in_(jobs), Job.state == JobState.LEASED)))
+
+
 def withdraw(session: Session, campaign_id: int) -> None:
     """Nobody waits for what is not leased any more."""
     waits = (Job.campaign_id == campaign_id) & Job.state.in_((JobState.BUILDING, JobState.QUEUED))
@@ -292,6 +335,7 @@ def answers(session: Session, jobs: Collection[int]) -> list[Answer]:
     ]
 
 
+_other = aliased(Job)
 _LEASED = (Job.id, Job.attempt, Job.campaign_id, Job.worker_id, Job.workload_id, Job.stage, Job.number, Job.content)
 
 
@@ -299,7 +343,8 @@ def _lease(row: Any) -> Lease | None:
     if row is None:
         return None
     configs = tuple(
-        JobConfig(**{**each, "artifacts": tuple(each["artifacts"])})  # JSON has no tuples
+        # JSON has no tuples.
+        JobConfig(**{**each, "artifacts": tuple(each["artifacts"]), "runs": each["runs"] and tuple(each["runs"])})
         for each in row.content["configs"]
     )
     regime = Regime.parse(row.content["regime"])

@@ -262,9 +262,14 @@ def add_trial(
     return found
 
 
-def set_trials_stale(session: Session, campaign_id: int) -> int:
-    """Mark the trials that were asked for and never measured, once the process that asked is gone; how many."""
+def set_trials_stale(session: Session, campaign_id: int, *, upto: int | None = None) -> int:
+    """Mark the trials that were asked for and never measured, once the process that asked is gone; how many.
+
+    :param upto: the greatest id of a trial that is marked; None for all.
+    """
     asked = (models.Trial.campaign_id == campaign_id) & (models.Trial.state == TrialState.ASKED)
+    if upto is not None:
+        asked &= models.Trial.id <= upto
     changed = update(models.Trial).where(asked).values(state=TrialState.STALE).returning(models.Trial.id)
     return len(session.scalars(changed).all())
 

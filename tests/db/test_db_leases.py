@@ -15,7 +15,6 @@ from db_examples import config
 from db_examples import failed
 from db_examples import measured
 from db_examples import put_examples
-from db_examples import workload
 from sqlalchemy import func
 from sqlalchemy import select
 from sqlalchemy import update
@@ -51,10 +50,7 @@ def campaign(database: Database) -> int:
         put_examples(session)
         found = store.put_campaign(session, name="first", file_text="first", file_digest="first")
         jobs = [job(session, number, which) for number, which in enumerate((0, 1, 3, 4), 1)]
-        for one in jobs:
-            trial = {"workload": workload(1), "config": one.configs[0].digest, "number": one.number}
-            store.add_trial(session, campaign_id=found, **trial, measurement_id=None, reason="sampler", reused=False)
-        leases.put_jobs(session, found, jobs, JobState.QUEUED)
+        leases.put_jobs(session, found, jobs, [JobState.QUEUED] * 4)
     return found
 
 
@@ -219,7 +215,7 @@ def test_one_strike_is_none(database: Database, campaign: int) -> None:
 def test_finalists_are_one_job(database: Database, campaign: int) -> None:
     with database.session() as session:
         leases.withdraw(session, campaign)
-        leases.put_jobs(session, campaign, [job(session, 4, 0, 3, stage=Stage.FINAL)], JobState.QUEUED)
+        leases.put_jobs(session, campaign, [job(session, 4, 0, 3, stage=Stage.FINAL)], [JobState.QUEUED])
     lease = claim(database, campaign)
     assert (lease.what.stage, len(lease.what.configs)) == (Stage.FINAL, 2)
     results = [measured(1, 0, stage=Stage.FINAL), failed(1, 3, stage=Stage.FINAL)]
@@ -244,7 +240,7 @@ def test_what_is_withdrawn_can_come_back_and_what_could_not_be_built_is_answered
         assert known[Stage.SEARCH, 1] == (leased.job, JobState.LEASED)
         (second, state) = known[Stage.SEARCH, 2]
         assert state is JobState.WITHDRAWN
-        leases.make_ready(session, second, job(session, 2, 1))
+        leases.make_ready(session, campaign, second, job(session, 2, 1))
         third = known[Stage.SEARCH, 3][0]
         broken = failed(1, 3, Status.COMPILE_ERROR)
         leases.close(session, campaign, third, job(session, 3, 3), broken)
@@ -317,6 +313,7 @@ def test_a_way_begins_once_on_each_basis(database: Database, campaign: int) -> N
     lease = claim(database, campaign)
     with database.session() as session:
         leases.finish(session, lease, [measured(1, 0)])
-        assert election.beginning(session, term, "one") == begun
+        assert begun.is_new
+        assert election.beginning(session, term, "one") == replace(begun, is_new=False)
         assert election.beginning(session, term, "one", anew=True) == replace(begun, measurements=1)
         assert election.beginning(session, term, "other") == replace(begun, measurements=1)

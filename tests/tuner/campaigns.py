@@ -31,7 +31,6 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.statistics import median_interval
 from megatune_kernels.target import Target
-from megatune_tuner.campaign import Summary
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
@@ -40,6 +39,7 @@ from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.runners.replay import ReplayRunner
+from megatune_tuner.summary import Summary
 
 Outcome = Callable[[Request], Status]
 

@@ -27,7 +27,6 @@ from megatune_kernels.operator import operator
 from megatune_kernels.target import architecture_of
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
-from megatune_tuner.cell import cell_seed
 from megatune_tuner.recordings import Recording
 from megatune_tuner.recordings import read_recording
 from megatune_tuner.recordings import shipped_recordings
@@ -79,7 +78,7 @@ def regrets(path: Path, seed: int) -> dict[str, float]:
     def open_cell(workload: Workload) -> Cell:
         catalogue = catalogues[workload]
         trials = max(1, int(SHARE * len(catalogue)))
-        return Cell(workload, catalogue, trials=trials, seed=cell_seed(seed, workload))
+        return Cell(workload, catalogue, trials=trials, seed=seed)
 
     search = Search(list(catalogues), open_cell)
     while (asked := search.turn()) is not None:

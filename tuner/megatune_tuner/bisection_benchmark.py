@@ -30,6 +30,7 @@ from megatune_tuner.ledger import Ledger
 from megatune_tuner.recording_import import import_recording
 from megatune_tuner.recordings import Recording
 from megatune_tuner.runners.replay import ReplayRunner
+from megatune_tuner.transactions import Transactions
 
 NEAR = 0.05
 """Share of its tokens, or one token, within which two crossovers are the same."""
@@ -152,7 +153,7 @@ def _bisected(recording: Recording, listed: Sequence[Workload], beside: Sequence
         with database.session() as session:
             import_recording(session, recording, workloads=listed)
         run_campaign(asked, runner, database, configs=recording.configs)
-        ledger = Ledger(database, asked, runner.target, runner.provenance)
+        ledger = Ledger(Transactions(database), asked, runner.target, runner.provenance)
         measured = [cell for cell in (*listed, *beside) if ledger.trials(cell)]
         told = crossovers({cell: ledger.finals(cell, asked.space_at(cell, arch)) for cell in measured})
     full = crossovers({cell: _recorded(recording, cell) for cell in (*listed, *beside)})

@@ -26,10 +26,7 @@ BETTER = 0.99
 
 
 def cell_seed(seed: int, workload: Workload, spent: int = 0) -> int:
-    """The seed of a cell's sampler in a campaign of that seed, when the cell has spent so many trials.
-
-    Going on with the seed of the beginning would draw the same random configs again.
-    """
+    """The seed of a cell's sampler in a campaign of that seed, when the cell has spent so many trials."""
     return int(digest([seed, workload.digest, spent]), 16) % 2**31
 
 
@@ -69,8 +66,10 @@ class Cell:
         self.spent = 0
         self.known: dict[Config, float | None] = {}
         """Microseconds of every config that is known here; None: it failed."""
+        self._seed = seed
         self._patience = patience
         self._without_progress = 0
+        self._recorded: deque[tuple[int, str]] = deque()
         self._queue: deque[tuple[int, str]] = deque()
         self.neighbours: Sequence[Cell] = ()
         """Cells of the same operator and dims whose measurements say something of this one."""
@@ -123,19 +122,31 @@ class Cell:
             self.enqueue(config, reason)
         self.trials = self.spent + len(self._queue)
 
+    def recall(self, proposals: Sequence[tuple[Config, str]]) -> None:
+        """What this cell proposed before its process was killed, in order: it proposes the same again.
+
+        With a seed for each turn, what follows is then what would have followed.
+        """
+        self._recorded = deque((self.catalogue.index[c], why) for c, why in proposals if c in self.catalogue.index)
+
+    def begin_turn(self) -> None:
+        """The next proposals follow from what is known by now, the seed and how many came before, and nothing else."""
+        self._sampler.reseed(cell_seed(self._seed, self.workload, self.spent))
+
     def ask(self) -> Proposal | None:
         """The next config to measure; None when there is nothing left to propose."""
         if self.done:
             return None
         self.spent += 1
-        while self._queue:
-            index, reason = self._queue.popleft()
-            if self._sampler.is_free(index):
-                self._sampler.take(index)
-                self.study.enqueue_trial(self._encoding.params(index))
-                trial = self.study.ask()
-                self._encoding.suggest(trial)
-                return Proposal(self.catalogue.configs[index], reason, trial)
+        for waiting in (self._recorded, self._queue):
+            while waiting:
+                index, reason = waiting.popleft()
+                if self._sampler.is_free(index):
+                    self._sampler.take(index)
+                    self.study.enqueue_trial(self._encoding.params(index))
+                    trial = self.study.ask()
+                    self._encoding.suggest(trial)
+                    return Proposal(self.catalogue.configs[index], reason, trial)
         trial = self.study.ask()
         self._encoding.suggest(trial)
         return Proposal(self.catalogue.configs[self._sampler.proposed], "sampler", trial)
@@ -152,6 +163,10 @@ class Cell:
             self._without_progress = 0
         elif proposal.reason == "sampler":
             self._without_progress += 1
+
+    def drop(self, proposal: Proposal) -> None:
+        """Nothing is known of the config and nobody is to blame: it is not proposed again, and says nothing."""
+        self.study.tell(proposal.trial, state=TrialState.FAIL)
 
     def _evidence(self) -> list[Evidence]:
         return [Evidence(cell.workload, cell.catalogue, cell.known) for cell in (self, *self.neighbours)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from megatune_db.queries import TrialRow
 from megatune_db.records import TrialState
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
@@ -12,7 +13,6 @@ from megatune_kernels.space import Space
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.cell import Cell
-from megatune_tuner.cell import cell_seed
 from megatune_tuner.finals import finalists
 from megatune_tuner.ledger import BASELINE
 from megatune_tuner.ledger import CROSSOVER
@@ -60,7 +60,7 @@ class CellRun:
             catalogue,
             trials=campaign.budget.trials,
             kind=campaign.sampler.kind,
-            seed=cell_seed(campaign.sampler.seed, workload, len(mine)),
+            seed=campaign.sampler.seed,
             patience=campaign.budget.patience,
         )
         self.cell.spent = len({row.config for row in mine})
@@ -88,6 +88,17 @@ class CellRun:
         if reused:
             ledger.reused(workload, space, [(config, known[config.digest]) for config in reused])
         self.reused = len(reused)
+        self.taken: dict[tuple[int, str, str], TrialRow] = {}
+        """What an earlier process took up on this way, by number, digest of the config and reason."""
+        self.jobs = ledger.jobs(workload)
+        """Id and state of what is in the queue, or was, by stage and number."""
+        if ledger.goes_on:
+            self._go_on(ledger.way(workload))
+
+    def _go_on(self, way: Sequence[TrialRow]) -> None:
+        proposed = [row for row in way if row.reason not in (BASELINE, FINALIST, KNOWN)]
+        self.cell.recall([(Config.of(row.variant, row.params), row.reason) for row in proposed])
+        self.taken = {(row.number, row.config, row.reason): row for row in way}
 
     def take_baselines(self) -> list[Config]:
         """The baselines that are still to be measured, once."""

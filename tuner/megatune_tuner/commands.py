@@ -23,10 +23,10 @@ from megatune_db.location import locate
 
 if TYPE_CHECKING:
     from megatune_db.queries import CampaignRow
-    from megatune_tuner.campaign import Summary
     from megatune_tuner.campaign_file import Campaign
     from megatune_tuner.progress import Progress
     from megatune_tuner.recording_run import RecordSummary
+    from megatune_tuner.summary import Summary
 
 app = typer.Typer(help="Tune and record.", add_completion=False)
 

@@ -14,10 +14,9 @@ from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
 from megatune_kernels.target import architecture_of
-from megatune_tuner.campaign import Configs
-from megatune_tuner.campaign import Summary
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.coordinator import Configs
 from megatune_tuner.measuring import Builder
 from megatune_tuner.progress import Progress
 from megatune_tuner.recording_file import check_place
@@ -28,6 +27,7 @@ from megatune_tuner.recordings import recording
 from megatune_tuner.recordings import shipped_recordings
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.stopping import Stop
+from megatune_tuner.summary import Summary
 
 
 @dataclass(frozen=True)

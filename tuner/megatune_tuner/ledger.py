@@ -1,12 +1,14 @@
 """The database's side of a campaign: what is known, and where everything that happens is written down at once.
 
 Each method is one transaction. What a cell knows follows from these rows alone, so that a campaign can be killed at
-any moment and go on from what is committed.
+any moment and go on from what is committed. How it goes on follows from them too: what was there when the campaign
+began is told apart from what came since, so that the same asks are made again and give the same proposals.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC
@@ -14,7 +16,10 @@ from datetime import datetime
 
 from sqlalchemy.orm import Session
 
+from megatune_db import election
+from megatune_db import leases
 from megatune_db import store
+from megatune_db.election import Beginning
 from megatune_db.queries import CampaignRow
 from megatune_db.queries import FinalRow
 from megatune_db.queries import OutcomeRow
@@ -27,10 +32,11 @@ from megatune_db.queries import known_measurements
 from megatune_db.queries import outcomes
 from megatune_db.queries import trials
 from megatune_db.records import CampaignState
+from megatune_db.records import JobState
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
-from megatune_db.session import Database
+from megatune_db.records import Stage
 from megatune_kernels.artifact import revision_of
 from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Artifact
@@ -47,6 +53,7 @@ from megatune_tuner.reasons import CROSSOVER as CROSSOVER
 from megatune_tuner.reasons import FINALIST as FINALIST
 from megatune_tuner.reasons import INCUMBENT as INCUMBENT
 from megatune_tuner.reasons import KNOWN as KNOWN
+from megatune_tuner.transactions import Transactions
 
 
 class Ledger:
@@ -57,163 +64,204 @@ class Ledger:
     """
 
     def __init__(
-        self, database: Database, declared: Campaign, target: Target, provenance: Provenance, *, compiled: bool = False
+        self,
+        transactions: Transactions,
+        declared: Campaign,
+        target: Target,
+        provenance: Provenance,
+        *,
+        compiled: bool = False,
     ) -> None:
-        self._database = database
+        self._transactions = transactions
+        transactions.rolled_back = self.forget
         self._compiled = compiled
+        self._begun: Beginning | None = None
         self._declared = declared
         self._target = target
         self._provenance = provenance
         self._regime: Regime = declared.measuring_regime()
-        self._configs: set[tuple[str, str]] = set()
+        self._configs: dict[tuple[str, str], int] = {}
+        self._workloads: dict[Workload, int] = {}
         self._artifacts: set[str] = set()
-        with database.session() as session:
-            store.put_target(
-                session,
-                digest=target.digest,
-                hardware=asdict(target.hardware),
-                toolchain=asdict(target.toolchain),
-            )
+
+        def write(session: Session) -> int:
+            put_target(session, target)
             for workload in declared.workloads():
                 _put_workload(session, workload)
-            self._id = store.put_campaign(
+            return store.put_campaign(
                 session,
                 name=declared.name,
                 file_text=declared.text,
                 file_digest=digest(declared.text),
             )
+
+        self.campaign_id = transactions.write(write)
         row = self.row()
         self._wall_s, self._measuring_s = row.wall_s, row.measuring_s
         self._started_at = row.started_at
 
     def row(self) -> CampaignRow:
         """The campaign and its progress."""
-        with self._database.session() as session:
-            found = campaign(session, self._declared.name)
+        found = self._transactions.read(lambda session: campaign(session, self._declared.name))
         assert found is not None
         return found
 
     def put_workload(self, workload: Workload) -> None:
         """A workload beside those that the campaign lists."""
-        with self._database.session() as session:
-            _put_workload(session, workload)
+        self._transactions.write(lambda session: _put_workload(session, workload))
 
-    def begin(self) -> None:
-        """The campaign runs from now on; what an earlier process asked for and never measured is stale.
+    def begin(self, spaces: Mapping[Workload, Space]) -> None:
+        """The campaign runs from now on, on the way that it had begun; a new way begins where it had ended.
 
-        Whoever begins has the writer lock: any other campaign that says it runs was killed.
+        Any other campaign that says it runs, and that nobody coordinates, was killed.
         """
-        with self._database.session() as session:
-            store.set_trials_stale(session, self._id)
+        term = self._transactions.term
+        revisions = {each.operator: self.revision(each) for each in spaces}
+        basis = digest([self._declared.text, self._target.digest, self._provenance, revisions])
+
+        def write(session: Session) -> Beginning | None:
+            before = campaign(session, self._declared.name)
+            assert before is not None
+            coordinated = election.holders(session)
             for row in campaigns(session):
-                if row.id != self._id and row.state is CampaignState.RUNNING:
+                if row.id != self.campaign_id and row.state is CampaignState.RUNNING and row.id not in coordinated:
+                    store.set_trials_stale(session, row.id)
                     store.set_campaign(session, row.id, state=CampaignState.STOPPED)
+            begun = None
+            if term is not None:
+                ended = before.state in (CampaignState.CREATED, CampaignState.FINISHED)
+                begun = election.beginning(session, term, basis, anew=ended)
+            if begun is None or begun.is_new:
+                leases.withdraw(session, self.campaign_id)
+            store.set_trials_stale(session, self.campaign_id, upto=begun.trials if begun is not None else None)
             store.set_campaign(
                 session,
-                self._id,
+                self.campaign_id,
                 state=CampaignState.RUNNING,
                 target=self._target.digest,
                 budget=self._declared.budget.model_dump(exclude_none=True),
                 started_at=self._started_at or _now(),
                 finished_at=None,
             )
+            return begun
+
+        self._begun = self._transactions.write(write)
 
     def end(self, state: CampaignState, *, wall_s: float, measuring_s: float) -> None:
-        """The campaign runs no more."""
-        with self._database.session() as session:
-            store.set_trials_stale(session, self._id)
+        """The campaign runs no more, and nobody waits for what was asked."""
+
+        def write(session: Session) -> None:
+            leases.withdraw(session, self.campaign_id)
+            store.set_trials_stale(session, self.campaign_id)
             store.set_campaign(
                 session,
-                self._id,
+                self.campaign_id,
                 state=state,
                 finished_at=_now() if state is CampaignState.FINISHED else None,
                 wall_s=self._wall_s + wall_s,
                 measuring_s=self._measuring_s + measuring_s,
             )
 
+        self._transactions.write(write)
+
     def spend(self, *, wall_s: float, measuring_s: float) -> None:
         """How long this run has taken so far, and for how much of it the runner was busy, in seconds."""
-        with self._database.session() as session:
-            store.set_campaign(
+        self._transactions.write(
+            lambda session: store.set_campaign(
                 session,
-                self._id,
+                self.campaign_id,
                 wall_s=self._wall_s + wall_s,
                 measuring_s=self._measuring_s + measuring_s,
             )
+        )
 
     def trials(self, workload: Workload) -> list[TrialRow]:
-        """What this campaign has taken up for the workload, the oldest first."""
-        with self._database.session() as session:
-            return trials(session, self._id, workload=workload.digest)
+        """What this campaign had taken up for the workload before it began on its way, the oldest first."""
+        return [row for row in self._trials(workload) if self._begun is None or row.id <= self._begun.trials]
+
+    def way(self, workload: Workload) -> list[TrialRow]:
+        """What it has taken up since, in an earlier process, the oldest first."""
+        return [row for row in self._trials(workload) if self._begun is not None and row.id > self._begun.trials]
+
+    def jobs(self, workload: Workload) -> dict[tuple[Stage, int], tuple[int, JobState]]:
+        """Id and state of the workload's jobs in the queue, by stage and number."""
+        return self._transactions.read(
+            lambda session: leases.jobs_of(session, self.campaign_id, self.workload_id(session, workload))
+        )
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether an earlier process has gone a part of the way."""
+        return self._begun is not None and not self._begun.is_new
 
     def known(self, workload: Workload) -> dict[str, Measurement]:
-        """Every search measurement of the workload here, by digest of its config, whichever campaign took it."""
-        with self._database.session() as session:
-            return known_measurements(
+        """Every search measurement of the workload that was here at the beginning, by digest of its config, whichever
+        campaign took it."""
+        return self._transactions.read(
+            lambda session: known_measurements(
                 session,
                 workload=workload.digest,
                 target=self._target.digest,
                 regime=self._regime,
                 provenance=self._provenance,
-                revision=self._revision(workload),
+                revision=self.revision(workload),
+                upto=self._begun.measurements if self._begun is not None else None,
             )
+        )
 
     def incumbents(self, workload: Workload) -> list[Config]:
         """The best known config of the workload on each target, of any provenance; the latest target first."""
-        with self._database.session() as session:
-            rows = incumbents(
+        rows = self._transactions.read(
+            lambda session: incumbents(
                 session,
                 workload=workload.digest,
                 regime=self._regime,
                 baselines=operator(workload.operator).baselines,
+                upto=self._begun.measurements if self._begun is not None else None,
             )
+        )
         return list(dict.fromkeys(Config.of(row.variant, row.params) for row in rows))
 
     def priors(self, workload: Workload) -> list[Config]:
         """What others found best of the workload: configs to try first, legal here or not."""
-        with self._database.session() as session:
-            return prior_configs(session, workload)
-
-    def asked(self, workload: Workload, space: Space, proposals: Sequence[tuple[int, Config, str]]) -> None:
-        """Configs that are about to be measured: trial number, config and who proposed it."""
-        with self._database.session() as session:
-            for number, config, reason in proposals:
-                self._put_config(session, workload, config, space)
-                self._add_trial(session, workload, config, number, reason, None)
+        return self._transactions.read(lambda session: prior_configs(session, workload))
 
     def reused(self, workload: Workload, space: Space, known: Iterable[tuple[Config, Measurement]]) -> None:
         """Measurements that were there already and that this campaign counts on."""
-        with self._database.session() as session:
-            for config, measurement in known:
-                self._put_config(session, workload, config, space)
-                row = store.add_measurement(session, measurement)
-                self._add_trial(session, workload, config, 0, KNOWN, row, reused=True)
+        rows = list(known)
 
-    def measured(
-        self,
-        workload: Workload,
-        space: Space,
-        results: Iterable[tuple[int, Config, str, Measurement, Sequence[Artifact]]],
-    ) -> None:
-        """Measurements of trials: number, config, who proposed it, what was measured and with which artifacts."""
-        with self._database.session() as session:
-            for number, config, reason, measurement, artifacts in results:
-                self._put_config(session, workload, config, space)
-                self._put_artifacts(session, artifacts)
+        def write(session: Session) -> None:
+            for config, measurement in rows:
+                self.put_config(session, workload, config, space)
                 row = store.add_measurement(session, measurement)
-                self._add_trial(session, workload, config, number, reason, row)
+                store.add_trial(
+                    session,
+                    campaign_id=self.campaign_id,
+                    workload=workload.digest,
+                    config=config.digest,
+                    number=0,
+                    measurement_id=row,
+                    reason=KNOWN,
+                    reused=True,
+                )
+
+        self._transactions.write(write)
 
     def put_configs(self, workload: Workload, space: Space, configs: Iterable[Config]) -> None:
         """Configs whose measurements ``keep`` will be given."""
-        with self._database.session() as session:
-            for config in configs:
-                self._put_config(session, workload, config, space)
+        named = list(configs)
+        self._transactions.write(
+            lambda session: [self.put_config(session, workload, config, space) for config in named]
+        )
 
     def keep(self, measurement: Measurement, artifacts: Sequence[Artifact]) -> None:
         """A measurement that is no trial."""
-        with self._database.session() as session:
-            self._put_artifacts(session, artifacts)
+
+        def write(session: Session) -> None:
+            self.put_artifacts(session, artifacts)
             store.add_measurement(session, measurement)
+
+        self._transactions.write(write)
 
     def has_finals(self, workload: Workload) -> bool:
         """Whether finalists of the workload were measured here."""
@@ -235,71 +283,38 @@ class Ledger:
 
     def outcomes(self, baselines: Sequence[str]) -> list[OutcomeRow]:
         """The best config of each workload against its fastest baseline."""
-        with self._database.session() as session:
-            return outcomes(session, self._id, baselines)
+        return self._transactions.read(lambda session: outcomes(session, self.campaign_id, baselines))
 
-    def _final_sessions(self, workload: Workload) -> list[list[FinalRow]]:
-        with self._database.session() as session:
-            sessions = final_sessions(
-                session,
-                workload=workload.digest,
-                target=self._target.digest,
-                regime=self._regime,
-                provenance=self._provenance,
-            )
-        revision = self._revision(workload)
-        if revision is None:
-            return sessions
-        # Baselines are of no revision.
-        return [
-            rows
-            for rows in sessions
-            if {row.measurement.revision for row in rows if row.measurement.artifact} == {revision}
-        ]
-
-    def _revision(self, workload: Workload) -> str | None:
+    def revision(self, workload: Workload) -> str | None:
         """Of the kernels; None where every revision counts."""
         return revision_of(operator(workload.operator)) if self._compiled else None
 
-    def _add_trial(
-        self,
-        session: Session,
-        workload: Workload,
-        config: Config,
-        number: int,
-        reason: str,
-        measurement_id: int | None,
-        *,
-        reused: bool = False,
-    ) -> None:
-        store.add_trial(
-            session,
-            campaign_id=self._id,
-            workload=workload.digest,
-            config=config.digest,
-            number=number,
-            measurement_id=measurement_id,
-            reason=reason,
-            reused=reused,
-        )
+    def workload_id(self, session: Session, workload: Workload) -> int:
+        """The id of a workload that was put; kept, because rows of workloads stay."""
+        found = self._workloads.get(workload)
+        if found is None:
+            found = self._workloads[workload] = _put_workload(session, workload)
+        return found
 
-    def _put_config(self, session: Session, workload: Workload, config: Config, space: Space) -> None:
-        # Remembering across a rollback would leave a config out; nothing here goes on after one.
-        if (workload.operator, config.digest) in self._configs:
-            return
-        variant = space.by_variant.get(config.variant)
-        changes = any(parameter.changes_bits for parameter in variant.parameters) if variant is not None else None
-        store.put_config(
-            session,
-            digest=config.digest,
-            operator=workload.operator,
-            variant=config.variant,
-            params=config.params,
-            changes_bits=changes,
-        )
-        self._configs.add((workload.operator, config.digest))
+    def put_config(self, session: Session, workload: Workload, config: Config, space: Space) -> int:
+        """The id of the config's row."""
+        # Remembering across a rollback could leave a config out; what is rolled back is written again, or ends it all.
+        key = (workload.operator, config.digest)
+        if key not in self._configs:
+            variant = space.by_variant.get(config.variant)
+            changes = any(parameter.changes_bits for parameter in variant.parameters) if variant is not None else None
+            self._configs[key] = store.put_config(
+                session,
+                digest=config.digest,
+                operator=workload.operator,
+                variant=config.variant,
+                params=config.params,
+                changes_bits=changes,
+            )
+        return self._configs[key]
 
-    def _put_artifacts(self, session: Session, artifacts: Sequence[Artifact]) -> None:
+    def put_artifacts(self, session: Session, artifacts: Sequence[Artifact]) -> None:
+        """What is worth knowing of artifacts that are to be measured."""
         for artifact in artifacts:
             if artifact.key in self._artifacts:
                 continue
@@ -315,9 +330,45 @@ class Ledger:
             )
             self._artifacts.add(artifact.key)
 
+    def forget(self) -> None:
+        """A transaction was rolled back: what it put may not be there."""
+        self._configs.clear()
+        self._workloads.clear()
+        self._artifacts.clear()
 
-def _put_workload(session: Session, workload: Workload) -> None:
-    store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+    def _trials(self, workload: Workload) -> list[TrialRow]:
+        return self._transactions.read(lambda session: trials(session, self.campaign_id, workload=workload.digest))
+
+    def _final_sessions(self, workload: Workload) -> list[list[FinalRow]]:
+        sessions = self._transactions.read(
+            lambda session: final_sessions(
+                session,
+                workload=workload.digest,
+                target=self._target.digest,
+                regime=self._regime,
+                provenance=self._provenance,
+            )
+        )
+        revision = self.revision(workload)
+        if revision is None:
+            return sessions
+        # Baselines are of no revision.
+        return [
+            rows
+            for rows in sessions
+            if {row.measurement.revision for row in rows if row.measurement.artifact} == {revision}
+        ]
+
+
+def put_target(session: Session, target: Target) -> None:
+    """What is measured on."""
+    store.put_target(
+        session, digest=target.digest, hardware=asdict(target.hardware), toolchain=asdict(target.toolchain)
+    )
+
+
+def _put_workload(session: Session, workload: Workload) -> int:
+    return store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
 
 
 def _now() -> datetime:

@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Protocol
 
 from megatune_db.records import Measurement
+from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
@@ -23,6 +24,7 @@ from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_kernels.target import Target
 from megatune_kernels.target import architecture_of
 from megatune_tuner.compiling import Built
 from megatune_tuner.runners.base import Request
@@ -64,18 +66,40 @@ class Job:
         found = tuple(artifact for artifact in made if artifact is not None)
         return found if len(found) == len(made) else ()
 
+    @property
+    def compile_s(self) -> float:
+        """Seconds that building took; parts that share an artifact share its build."""
+        return sum(build.result().compile_s for build in set(self.builds))
 
-class Meter:
-    """Measures jobs on a runner, and adds up for how long that was busy."""
+    @property
+    def revision(self) -> str | None:
+        """Of the kernels that are built for it; None where none are."""
+        return revision_of(operator(self.workload.operator)) if self.builds else None
 
-    def __init__(self, runner: Runner, regime: Regime, builder: Builder | None) -> None:
-        """:raises ValueError: when the runner needs artifacts and nothing builds them."""
-        if runner.needs_artifacts and builder is None:
+
+class Bench(Protocol):
+    """What is known of what measures, wherever it runs; every runner says it of itself."""
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def provenance(self) -> Provenance: ...
+
+    @property
+    def needs_artifacts(self) -> bool: ...
+
+
+class Builds:
+    """Has what configs need built ahead of their measurement."""
+
+    def __init__(self, bench: Bench, regime: Regime, builder: Builder | None) -> None:
+        """:raises ValueError: when artifacts are needed and nothing builds them."""
+        if bench.needs_artifacts and builder is None:
             raise ValueError("this runner needs artifacts: give a builder")
-        self._runner = runner
-        self._regime = regime
-        self._builder = builder if runner.needs_artifacts else None
-        self.measuring_s = 0.0
+        self.regime = regime
+        self._bench = bench
+        self._builder = builder if bench.needs_artifacts else None
 
     @property
     def ahead(self) -> int:
@@ -90,51 +114,24 @@ class Meter:
         if self._builder is None:
             return Job(workload, config)
         tuned = operator(workload.operator)
-        runs = tuned.stands_for(workload, config, architecture_of(self._runner.target.hardware))
+        runs = tuned.stands_for(workload, config, architecture_of(self._bench.target.hardware))
         parts = tuned.parts(workload, runs)
         builds = [self._builder.submit(operator(part.workload.operator), part.workload, part.config) for part in parts]
         return Job(workload, config, tuple(builds), runs)
 
-    def measure(self, job: Job) -> Measurement:
-        """Measure to search; waits for the artifact. A build that failed is a measurement with its status."""
-        failed = self._failed(job)
-        if failed is not None:
-            return failed
-        measurement = self._runner.measure(self._request(job))
-        self.measuring_s += measurement.measure_s
-        return _of_revision(measurement, job)
-
-    def finalists(self, jobs: Sequence[Job]) -> list[tuple[Job, Measurement]]:
-        """Measure jobs of one workload again, interleaved; waits for artifacts, leaves out what has none."""
-        built = [job for job in jobs if self._failed(job) is None]
-        if not built:
-            return []
-        measurements = self._runner.finalists([self._request(job) for job in built])
-        # The runner is busy with all of them at once, so that the times overlap.
-        self.measuring_s += max((measurement.measure_s for measurement in measurements), default=0.0)
-        return [(job, _of_revision(measurement, job)) for job, measurement in zip(built, measurements, strict=True)]
-
-    def _request(self, job: Job) -> Request:
-        # Parts that share an artifact share its build.
-        compile_s = sum(build.result().compile_s for build in set(job.builds))
-        artifacts = job.artifacts
-        if len(artifacts) > 1 or operator(job.workload.operator).uses:
-            return Request(job.workload, job.config, self._regime, None, compile_s, artifacts)
-        artifact = next(iter(artifacts), None)
-        return Request(job.workload, job.config, self._regime, artifact, compile_s, runs=job.runs)
-
-    def _failed(self, job: Job) -> Measurement | None:
+    def failed(self, job: Job) -> Measurement | None:
+        """The measurement of a job whose artifacts could not be built, once they have been tried; None for others."""
         built = next((each for each in (b.result() for b in job.builds) if each.status is not Status.OK), None)
         if built is None:
             return None
         failed = Measurement(
             workload=job.workload.digest,
             config=job.config.digest,
-            target=self._runner.target.digest,
-            regime=self._regime,
+            target=self._bench.target.digest,
+            regime=self.regime,
             stage=Stage.SEARCH,
             status=built.status,
-            provenance=self._runner.provenance,
+            provenance=self._bench.provenance,
             session=uuid.uuid4().hex,
             measured_at=datetime.now(UTC).replace(tzinfo=None),
             reason=built.reason,
@@ -143,11 +140,55 @@ class Meter:
         return _of_revision(failed, job)
 
 
+class Meter(Builds):
+    """Measures jobs on a runner of this process, and adds up for how long that was busy."""
+
+    def __init__(self, runner: Runner, regime: Regime, builder: Builder | None) -> None:
+        """:raises ValueError: when the runner needs artifacts and nothing builds them."""
+        super().__init__(runner, regime, builder)
+        self._runner = runner
+        self.measuring_s = 0.0
+
+    def measure(self, job: Job) -> Measurement:
+        """Measure to search; waits for the artifact. A build that failed is a measurement with its status."""
+        failed = self.failed(job)
+        if failed is not None:
+            return failed
+        measurement = self._runner.measure(self._request(job))
+        self.measuring_s += measurement.measure_s
+        return _of_revision(measurement, job)
+
+    def finalists(self, jobs: Sequence[Job]) -> list[tuple[Job, Measurement]]:
+        """Measure jobs of one workload again, interleaved; waits for artifacts, leaves out what has none."""
+        built = [job for job in jobs if self.failed(job) is None]
+        if not built:
+            return []
+        measurements = self._runner.finalists([self._request(job) for job in built])
+        # The runner is busy with all of them at once, so that the times overlap.
+        self.measuring_s += max((measurement.measure_s for measurement in measurements), default=0.0)
+        return [(job, _of_revision(measurement, job)) for job, measurement in zip(built, measurements, strict=True)]
+
+    def _request(self, job: Job) -> Request:
+        return request(job.workload, job.config, self.regime, job.artifacts, job.compile_s, job.runs)
+
+
+def request(
+    workload: Workload,
+    config: Config,
+    regime: Regime,
+    artifacts: Sequence[Artifact],
+    compile_s: float,
+    runs: Config | None,
+) -> Request:
+    """What a runner is asked to measure; the artifacts are those of the config's parts."""
+    if len(artifacts) > 1 or operator(workload.operator).uses:
+        return Request(workload, config, regime, None, compile_s, tuple(artifacts))
+    return Request(workload, config, regime, next(iter(artifacts), None), compile_s, runs=runs)
+
+
 def _of_revision(measurement: Measurement, job: Job) -> Measurement:
     """The measurement with the revision of the kernels that were built for it; as it is where none were."""
-    if not job.builds:
-        return measurement
-    return replace(measurement, revision=revision_of(operator(job.workload.operator)))
+    return measurement if job.revision is None else replace(measurement, revision=job.revision)
 
 
 def wait_for_builds(jobs: Iterable[Job], stop: Stop) -> bool:

@@ -40,9 +40,9 @@ from megatune_kernels.space import Space
 from megatune_kernels.target import architecture_of
 from megatune_tuner.bisection import cells_around
 from megatune_tuner.bisection import winners
-from megatune_tuner.campaign import Configs
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
+from megatune_tuner.coordinator import Configs
 from megatune_tuner.finals import finalists
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.measuring import Builder
@@ -55,6 +55,7 @@ from megatune_tuner.recording_file import write_recording
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.search import largest_first
 from megatune_tuner.stopping import Stop
+from megatune_tuner.transactions import Transactions
 
 AHEAD = 512
 """Jobs whose artifacts are in the works: a cell that shares none with those before it compiles while they measure."""
@@ -183,7 +184,9 @@ class _Recorder:
         self._listed = largest_first(listed) if campaign.budget.total_seconds else listed
         self._cells: dict[Workload, _Cell] = {}
         self._meter = Meter(runner, campaign.measuring_regime(), builder)
-        self._ledger = Ledger(database, campaign, runner.target, runner.provenance, compiled=runner.needs_artifacts)
+        self._ledger = Ledger(
+            Transactions(database), campaign, runner.target, runner.provenance, compiled=runner.needs_artifacts
+        )
         self._statuses: Counter[Status] = Counter()
         self._finals = 0
         self._complete: list[Workload] = []
@@ -195,7 +198,7 @@ class _Recorder:
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="measuring")
 
     def run(self, path: Path, facts: Mapping[str, float]) -> RecordSummary:
-        self._ledger.begin()
+        self._ledger.begin(self._spaces)
         state = CampaignState.FAILED
         preparing = ThreadPoolExecutor(1, thread_name_prefix="spaces")
         try:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from megatune_kernels.errors import NothingMeasured
-from megatune_tuner.campaign import Summary
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.execution import run_file
 from megatune_tuner.progress import Progress
+from megatune_tuner.summary import Summary
 
 MOST_SEED = 2**31
 

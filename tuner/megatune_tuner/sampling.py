@@ -15,7 +15,9 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable
+from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import contextmanager
 from typing import Any
 from typing import Literal
 
@@ -138,6 +140,10 @@ class LegalSampler(BaseSampler):
     def reseed_rng(self) -> None:
         self._rng = np.random.default_rng()
 
+    def reseed(self, seed: int) -> None:
+        """Draw from this seed on, and from nothing else that went before."""
+        self._rng = np.random.default_rng(seed)
+
     def _propose(self, study: Study, trial: FrozenTrial) -> int:
         """Index of a free config."""
         return int(self._rng.choice(np.flatnonzero(self._free)))
@@ -171,6 +177,11 @@ class ModelSampler(LegalSampler):
         self._known: tuple[int, ...] = ()
         self._posterior: Posterior | None = None
 
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        self._known = ()
+        self._posterior = None
+
     def _propose(self, study: Study, trial: FrozenTrial) -> int:
         evidence = self._evidence()
         known = tuple(len(each.known) for each in evidence)
@@ -196,13 +207,19 @@ class SnappingSampler(LegalSampler):
     proposes nothing, because it has seen too little, a config is drawn at random, each variant as likely as the next.
     """
 
-    def __init__(self, encoding: Encoding, inner: BaseSampler, seed: int) -> None:
+    def __init__(self, encoding: Encoding, inner: Callable[[int], BaseSampler], seed: int) -> None:
         super().__init__(encoding, seed)
-        self._inner = inner
+        self._make = inner
+        self._inner = inner(seed)
 
     def reseed_rng(self) -> None:
         super().reseed_rng()
         self._inner.reseed_rng()
+
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        # What Optuna's samplers keep beside their generator is not to be seen.
+        self._inner = self._make(seed)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         self._inner.before_trial(study, trial)
@@ -257,8 +274,22 @@ def legal_sampler(
         return encoding, ModelSampler(encoding, evidence, seed)
     if kind == "gp" and (importlib.util.find_spec("torch") is None or importlib.util.find_spec("scipy") is None):
         raise MegatuneError('the sampler "gp" needs torch and scipy: pip install torch scipy, or use "model"')
+    return encoding, SnappingSampler(encoding, _gp if kind == "gp" else _tpe, seed)
+
+
+def _gp(seed: int) -> BaseSampler:
+    with _without_warnings():
+        return GPSampler(seed=seed)
+
+
+def _tpe(seed: int) -> BaseSampler:
+    with _without_warnings():
+        return TPESampler(multivariate=True, constant_liar=True, seed=seed)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Some of the options are experimental in the older of the supported versions of Optuna, and stable since."""
     with warnings.catch_warnings():
-        # Some of these options are experimental in the older of the supported versions, and stable since.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        inner = GPSampler(seed=seed) if kind == "gp" else TPESampler(multivariate=True, constant_liar=True, seed=seed)
-    return encoding, SnappingSampler(encoding, inner, seed)
+        yield

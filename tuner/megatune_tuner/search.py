@@ -127,6 +127,7 @@ class Search:
                     cell.enqueue(winners[place], NEIGHBOUR)
         size = max(LEAST_A_TURN, math.ceil((cell.trials or 0) / TURNS))
         proposals: list[Proposal] = []
+        cell.begin_turn()
         while len(proposals) < size and (proposal := cell.ask()) is not None:
             proposals.append(proposal)
         return proposals

@@ -73,6 +73,7 @@ class TrialRow:
     median_us: float | None
     low_us: float | None
     high_us: float | None
+    id: int
 
 
 def campaigns(session: Session) -> list[CampaignRow]:
@@ -117,6 +118,7 @@ def trials(session: Session, campaign_id: int, *, workload: str | None = None) -
             Row.median_us,
             Row.low_us,
             Row.high_us,
+            Trial.id,
         )
         .join(Workload, Workload.id == Trial.workload_id)
         .join(Config, Config.id == Trial.config_id)

@@ -167,9 +167,11 @@ def known_measurements(
     regime: Regime,
     provenance: Provenance,
     revision: str | None = None,
+    upto: int | None = None,
 ) -> dict[str, Measurement]:
     """Measurements of stage ``search``, of every status, by digest of the config.
 
+    :param upto: the greatest id that counts; None for all.
     :param revision: of the kernels: what was measured of another one is left out, and baselines, which have none, are
         not. None for every revision; a config that several measured has the latest one's.
     """
@@ -187,6 +189,8 @@ def known_measurements(
     )
     if revision is not None:
         query = query.where(or_(Row.revision == revision, and_(Row.revision == "", Row.artifact == "")))
+    if upto is not None:
+        query = query.where(Row.id <= upto)
     return {
         config: codec.record(row, workload=workload, config=config, target=target)
         for row, config in session.execute(query)

@@ -109,13 +109,16 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
     return sorted(found, key=lambda row: (row.operator, row.shape, row.tokens, str(row.regime), row.provenance))
 
 
-def incumbents(session: Session, *, workload: str, regime: Regime, baselines: Sequence[str]) -> list[IncumbentRow]:
+def incumbents(
+    session: Session, *, workload: str, regime: Regime, baselines: Sequence[str], upto: int | None = None
+) -> list[IncumbentRow]:
     """The fastest config of the workload for each target and provenance, the latest target first.
 
     Figures of two targets are not comparable; the configs are where a search on another target may begin.
 
     :param workload: digest.
     :param baselines: variants that serve today, which are left out.
+    :param upto: the greatest id of a measurement that counts; None for all.
     """
     query = (
         select(
@@ -136,5 +139,7 @@ def incumbents(session: Session, *, workload: str, regime: Regime, baselines: Se
             Config.variant.not_in(baselines),
         )
     )
+    if upto is not None:
+        query = query.where(Row.id <= upto)
     found = session.execute(least(session, query, Row.median_us, (Row.target_id, Row.provenance), Row.id)).all()
     return [IncumbentRow(*list(row)[1:]) for row in sorted(found, key=lambda row: (-row.target_id, row.provenance))]

@@ -17,7 +17,7 @@ CREATE TABLE megatune_artifacts (
 	CONSTRAINT pk_megatune_artifacts PRIMARY KEY (id), 
 	CONSTRAINT uq_megatune_artifacts_key UNIQUE ("key")
 );
-INSERT INTO "megatune_artifacts" VALUES(1,'artifact','sm_90a','entry',96,0,20480,'4.8.1','2026-11-30 19:05:48.506793');
+INSERT INTO "megatune_artifacts" VALUES(1,'artifact','sm_90a','entry',96,0,20480,'4.8.1','2026-11-30 19:16:41.141768');
 CREATE TABLE megatune_campaigns (
 	id INTEGER NOT NULL, 
 	name VARCHAR(256) NOT NULL, 
@@ -35,7 +35,7 @@ CREATE TABLE megatune_campaigns (
 	CONSTRAINT fk_megatune_campaigns_target_id_megatune_targets FOREIGN KEY(target_id) REFERENCES megatune_targets (id), 
 	CONSTRAINT uq_megatune_campaigns_name UNIQUE (name)
 );
-INSERT INTO "megatune_campaigns" VALUES(1,'first','name: first','file',1,'finished','{"trials":4}','2026-11-30 19:05:48.512314','2026-08-01 11:00:00.000000','2026-08-01 13:00:00.000000',5400.0,7200.0);
+INSERT INTO "megatune_campaigns" VALUES(1,'first','name: first','file',1,'finished','{"trials":4}','2026-11-30 19:16:41.143173','2026-08-01 11:00:00.000000','2026-08-01 13:00:00.000000',5400.0,7200.0);
 CREATE TABLE megatune_configs (
 	id INTEGER NOT NULL, 
 	operator VARCHAR(64) NOT NULL, 
@@ -47,10 +47,10 @@ CREATE TABLE megatune_configs (
 	CONSTRAINT pk_megatune_configs PRIMARY KEY (id), 
 	CONSTRAINT uq_megatune_configs_operator_digest UNIQUE (operator, digest)
 );
-INSERT INTO "megatune_configs" VALUES(1,'projection','config-0','simt','{"rows":0}',NULL,'2026-11-30 19:05:48.502225');
-INSERT INTO "megatune_configs" VALUES(2,'projection','config-1','mma','{"rows":1}',NULL,'2026-11-30 19:05:48.504358');
-INSERT INTO "megatune_configs" VALUES(3,'projection','config-2','cublas','{}',NULL,'2026-11-30 19:05:48.504765');
-INSERT INTO "megatune_configs" VALUES(4,'projection','config-3','simt','{"rows":8}',1,'2026-11-30 19:05:48.505095');
+INSERT INTO "megatune_configs" VALUES(1,'projection','config-0','simt','{"rows":0}',NULL,'2026-11-30 19:16:41.134612');
+INSERT INTO "megatune_configs" VALUES(2,'projection','config-1','mma','{"rows":1}',NULL,'2026-11-30 19:16:41.135189');
+INSERT INTO "megatune_configs" VALUES(3,'projection','config-2','cublas','{}',NULL,'2026-11-30 19:16:41.135572');
+INSERT INTO "megatune_configs" VALUES(4,'projection','config-3','simt','{"rows":8}',1,'2026-11-30 19:16:41.135906');
 CREATE TABLE megatune_coordinators (
 	campaign_id INTEGER NOT NULL, 
 	holder VARCHAR(512) NOT NULL, 
@@ -62,7 +62,7 @@ CREATE TABLE megatune_coordinators (
 	CONSTRAINT pk_megatune_coordinators PRIMARY KEY (campaign_id), 
 	CONSTRAINT fk_megatune_coordinators_campaign_id_megatune_campaigns FOREIGN KEY(campaign_id) REFERENCES megatune_campaigns (id)
 );
-INSERT INTO "megatune_coordinators" VALUES(1,'node1:1:boot:1',1,1.79606556854398226744e+09,'basis',4,4);
+INSERT INTO "megatune_coordinators" VALUES(1,'node1:1:boot:1',1,1.7960662211849806308e+09,'basis',4,4);
 CREATE TABLE megatune_exports (
 	id INTEGER NOT NULL, 
 	plan_id INTEGER NOT NULL, 
@@ -77,7 +77,7 @@ CREATE TABLE megatune_exports (
 	CONSTRAINT pk_megatune_exports PRIMARY KEY (id), 
 	CONSTRAINT fk_megatune_exports_plan_id_megatune_plans FOREIGN KEY(plan_id) REFERENCES megatune_plans (id)
 );
-INSERT INTO "megatune_exports" VALUES(1,1,'2026-11-30 19:05:48.569974','somebody','json','','','{"a":"ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"}','65e80a73839e9b5bd458e65426ff8a11c235d49dcd49a3aeada9cfb6fda30309','draft');
+INSERT INTO "megatune_exports" VALUES(1,1,'2026-11-30 19:16:41.237612','somebody','json','','','{"a":"ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb"}','65e80a73839e9b5bd458e65426ff8a11c235d49dcd49a3aeada9cfb6fda30309','draft');
 CREATE TABLE megatune_jobs (
 	id INTEGER NOT NULL, 
 	campaign_id INTEGER NOT NULL, 
@@ -101,7 +101,7 @@ CREATE TABLE megatune_jobs (
 	CONSTRAINT fk_megatune_jobs_measurement_id_megatune_measurements FOREIGN KEY(measurement_id) REFERENCES megatune_measurements (id), 
 	CONSTRAINT uq_megatune_jobs_once UNIQUE (campaign_id, workload_id, stage, number)
 );
-INSERT INTO "megatune_jobs" VALUES(1,1,2,'search',0,'done','{"regime":"cold-graph","reason":"sampler","configs":[{"id":1,"digest":"config-0","variant":"simt","params":{},"artifacts":[],"compile_s":0.0,"revision":null}]}',1,0,0,'[]',1,NULL,1,0);
+INSERT INTO "megatune_jobs" VALUES(1,1,2,'search',9,'done','{"regime":"cold-graph","reason":"sampler","configs":[{"id":1,"digest":"config-0","variant":"simt","params":{},"artifacts":[],"compile_s":0.0,"revision":null}]}',1,0,0,'[]',1,NULL,1,0);
 CREATE TABLE megatune_measurements (
 	id INTEGER NOT NULL, 
 	workload_id INTEGER NOT NULL, 
@@ -146,7 +146,7 @@ CREATE TABLE megatune_plans (
 	CONSTRAINT fk_megatune_plans_target_id_megatune_targets FOREIGN KEY(target_id) REFERENCES megatune_targets (id), 
 	CONSTRAINT uq_megatune_plans_digest UNIQUE (digest)
 );
-INSERT INTO "megatune_plans" VALUES(1,'plan','first','{"bands":[]}','approved',1,'2026-11-30 19:05:48.564073','first','');
+INSERT INTO "megatune_plans" VALUES(1,'plan','first','{"bands":[]}','approved',1,'2026-11-30 19:16:41.221532','first','');
 CREATE TABLE megatune_reviews (
 	id INTEGER NOT NULL, 
 	plan_id INTEGER NOT NULL, 
@@ -161,8 +161,8 @@ CREATE TABLE megatune_reviews (
 	CONSTRAINT fk_megatune_reviews_plan_id_megatune_plans FOREIGN KEY(plan_id) REFERENCES megatune_plans (id), 
 	CONSTRAINT fk_megatune_reviews_other_id_megatune_plans FOREIGN KEY(other_id) REFERENCES megatune_plans (id)
 );
-INSERT INTO "megatune_reviews" VALUES(1,1,'2026-11-30 19:05:48.566334','somebody','export','unreviewed','draft','draft',NULL);
-INSERT INTO "megatune_reviews" VALUES(2,1,'2026-11-30 19:05:48.571224','somebody','approve','as measured','draft','approved',NULL);
+INSERT INTO "megatune_reviews" VALUES(1,1,'2026-11-30 19:16:41.230444','somebody','export','unreviewed','draft','draft',NULL);
+INSERT INTO "megatune_reviews" VALUES(2,1,'2026-11-30 19:16:41.241829','somebody','approve','as measured','draft','approved',NULL);
 CREATE TABLE megatune_targets (
 	id INTEGER NOT NULL, 
 	digest VARCHAR(64) NOT NULL, 
@@ -172,7 +172,7 @@ CREATE TABLE megatune_targets (
 	CONSTRAINT pk_megatune_targets PRIMARY KEY (id), 
 	CONSTRAINT uq_megatune_targets_digest UNIQUE (digest)
 );
-INSERT INTO "megatune_targets" VALUES(1,'7a7a7a7a7a7a7a7a','{"gpu":"H200"}','{"driver":"580.1"}','2026-11-30 19:05:48.496748');
+INSERT INTO "megatune_targets" VALUES(1,'7a7a7a7a7a7a7a7a','{"gpu":"H200"}','{"driver":"580.1"}','2026-11-30 19:16:41.123181');
 CREATE TABLE megatune_trials (
 	id INTEGER NOT NULL, 
 	campaign_id INTEGER NOT NULL, 
@@ -191,10 +191,11 @@ CREATE TABLE megatune_trials (
 	CONSTRAINT fk_megatune_trials_workload_id_megatune_workloads FOREIGN KEY(workload_id) REFERENCES megatune_workloads (id), 
 	CONSTRAINT uq_megatune_trials_once UNIQUE (campaign_id, workload_id, number, config_id, reason)
 );
-INSERT INTO "megatune_trials" VALUES(1,1,2,1,0,'done',1,'sampler',0,'2026-11-30 19:05:48.521473');
-INSERT INTO "megatune_trials" VALUES(2,1,2,2,1,'done',2,'sampler',0,'2026-11-30 19:05:48.529468');
-INSERT INTO "megatune_trials" VALUES(3,1,2,1,2,'done',3,'finalist',0,'2026-11-30 19:05:48.531433');
-INSERT INTO "megatune_trials" VALUES(4,1,2,3,3,'done',4,'finalist',0,'2026-11-30 19:05:48.536674');
+INSERT INTO "megatune_trials" VALUES(1,1,2,1,0,'done',1,'sampler',0,'2026-11-30 19:16:41.151696');
+INSERT INTO "megatune_trials" VALUES(2,1,2,2,1,'done',2,'sampler',0,'2026-11-30 19:16:41.157815');
+INSERT INTO "megatune_trials" VALUES(3,1,2,1,2,'done',3,'finalist',0,'2026-11-30 19:16:41.159472');
+INSERT INTO "megatune_trials" VALUES(4,1,2,3,3,'done',4,'finalist',0,'2026-11-30 19:16:41.170066');
+INSERT INTO "megatune_trials" VALUES(5,1,2,1,9,'done',1,'sampler',0,'2026-11-30 19:16:41.193628');
 CREATE TABLE megatune_workers (
 	id INTEGER NOT NULL, 
 	campaign_id INTEGER NOT NULL, 
@@ -209,7 +210,7 @@ CREATE TABLE megatune_workers (
 	CONSTRAINT fk_megatune_workers_campaign_id_megatune_campaigns FOREIGN KEY(campaign_id) REFERENCES megatune_campaigns (id), 
 	CONSTRAINT fk_megatune_workers_target_id_megatune_targets FOREIGN KEY(target_id) REFERENCES megatune_targets (id)
 );
-INSERT INTO "megatune_workers" VALUES(1,1,'vm:21035:16e29640-bf74-4a3e-b5ea-ea7c221135f4/4026531836:2460215',1,'measured',1,1.79606554854599380494e+09,1.79606554854599380494e+09,'');
+INSERT INTO "megatune_workers" VALUES(1,1,'vm:32698:16e29640-bf74-4a3e-b5ea-ea7c221135f4/4026531836:2525455',1,'measured',1,1.79606620118699216847e+09,1.79606620118699216847e+09,'');
 CREATE TABLE megatune_workloads (
 	id INTEGER NOT NULL, 
 	digest VARCHAR(64) NOT NULL, 
@@ -224,8 +225,8 @@ CREATE TABLE megatune_workloads (
 	CONSTRAINT pk_megatune_workloads PRIMARY KEY (id), 
 	CONSTRAINT uq_megatune_workloads_digest UNIQUE (digest)
 );
-INSERT INTO "megatune_workloads" VALUES(1,'projection-0','projection','k=7168,n=6288','{"k":7168,"n":6288}',0,'bf16',1,'none','2026-11-30 19:05:48.498747');
-INSERT INTO "megatune_workloads" VALUES(2,'projection-1','projection','k=7168,n=6288','{"k":7168,"n":6288}',1,'bf16',1,'none','2026-11-30 19:05:48.499336');
+INSERT INTO "megatune_workloads" VALUES(1,'projection-0','projection','k=7168,n=6288','{"k":7168,"n":6288}',0,'bf16',1,'none','2026-11-30 19:16:41.132193');
+INSERT INTO "megatune_workloads" VALUES(2,'projection-1','projection','k=7168,n=6288','{"k":7168,"n":6288}',1,'bf16',1,'none','2026-11-30 19:16:41.133020');
 CREATE INDEX ix_megatune_workloads_operator_shape_tokens ON megatune_workloads (operator, shape, tokens);
 CREATE INDEX ix_megatune_campaigns_target_id ON megatune_campaigns (target_id);
 CREATE UNIQUE INDEX uq_megatune_measurements_final ON megatune_measurements (workload_id, target_id, regime, provenance, config_id, session) WHERE stage = 'final';

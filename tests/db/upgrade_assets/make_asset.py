@@ -98,8 +98,8 @@ def main() -> None:
             worker = leases.add_worker(
                 session, campaign_id=campaign, target=TARGET, provenance=Provenance.MEASURED, needs_artifacts=True
             )
-            job = leases.NewJob(2, Stage.SEARCH, 0, "sampler", Regime(), (leases.JobConfig(1, config(0), "simt", {}),))
-            leases.put_jobs(session, campaign, [job], JobState.QUEUED)
+            job = leases.NewJob(2, Stage.SEARCH, 9, "sampler", Regime(), (leases.JobConfig(1, config(0), "simt", {}),))
+            leases.put_jobs(session, campaign, [job], [JobState.QUEUED])
             lease = leases.claim(session, worker, campaign)
             assert lease is not None
             leases.finish(session, lease, [rows[0]])

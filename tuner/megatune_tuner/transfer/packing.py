@@ -17,12 +17,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+from sqlalchemy.orm import Session
+
 from megatune_db.location import Location
 from megatune_db.queries import TrialRow
 from megatune_db.queries import campaign as campaign_row
 from megatune_db.queries import trials
+from megatune_db.records import JobState
 from megatune_db.records import Measurement
 from megatune_db.records import Provenance
+from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.session import Database
 from megatune_db.session import open_database
@@ -55,6 +59,7 @@ from megatune_tuner.reasons import BASELINE
 from megatune_tuner.reasons import KNOWN
 from megatune_tuner.search import Search
 from megatune_tuner.targets import find_target
+from megatune_tuner.transactions import Transactions
 from megatune_tuner.transfer.bundle import Bundle
 from megatune_tuner.transfer.bundle import BundleFile
 from megatune_tuner.transfer.bundle import Packed
@@ -158,7 +163,8 @@ class _Known(Ledger):
     """What a database knows of a campaign. Nothing is written: a bundle that is never measured leaves no trace."""
 
     def __init__(self, database: Database, declared: Campaign, target: Target, provenance: Provenance) -> None:
-        self._database = database
+        self._transactions = Transactions(database)
+        self._begun = None
         self._declared = declared
         self._target = target
         self._provenance = provenance
@@ -170,9 +176,16 @@ class _Known(Ledger):
         return self._target
 
     def trials(self, workload: Workload) -> list[TrialRow]:
-        with self._database.session() as session:
+        def read(session: Session) -> list[TrialRow]:
             row = campaign_row(session, self._declared.name)
             return trials(session, row.id, workload=workload.digest) if row is not None else []
+
+        return self._transactions.read(read)
+
+    def jobs(self, workload: Workload) -> dict[tuple[Stage, int], tuple[int, JobState]]:
+        """None: who ingests what was measured puts nothing into a queue."""
+        del workload
+        return {}
 
     def reused(self, workload: Workload, space: Space, known: Iterable[tuple[Config, Measurement]]) -> None:
         """Ingesting says what the campaign counts on."""
