@@ -162,7 +162,8 @@ def test_entries_that_vllm_passes_by_are_left_out(tmp_path: Path) -> None:
         for tokens in (14, 15)
         for config, us in ((Config.of("cublas", {}), 10.0), (simt(), 5.0))
     ]
-    written = overlay_of(example_plan(tmp_path, cases))
+    plan = example_plan(tmp_path, cases)
+    written = overlay_of(plan)
     (table,) = written.tables
     assert table.kind == "projections"
     assert {(s.n, s.k): [c.num_rows for c in s.configs] for s in table.shapes} == {
@@ -171,6 +172,8 @@ def test_entries_that_vllm_passes_by_are_left_out(tmp_path: Path) -> None:
     }
     (said,) = (each for each in written.skipped if "overlaps this projection" in each)
     assert said.startswith("n=6288,k=7168 at up to 14 tokens: ")
+    listed = json.loads(exporter("vllm-low-latency-table").files(plan)["vllm_low_latency_table.json"])
+    assert "Up to 14 tokens vLLM runs 1536x128 and 6288x7168 past the table" in listed["notes"][-1]
 
 
 @pytest.mark.parametrize(("dsv3_us", "beaten"), [(5.6, True), (5.1, False), (4.9, False)])

@@ -85,6 +85,15 @@ ADAPTER_NOTES = (
     "are faster than what its table has there, where that is this kernel or cuBLAS.",
 )
 
+OVERLAPPED = {(6288, 7168), (1536, 128)}
+"""Local shapes of KDA's projections at 8 ranks. vLLM runs both at once, past the table, in graphs of few tokens."""
+OVERLAPPED_TOKENS = 14
+"""The most tokens at which it does."""
+OVERLAP_NOTE = (
+    f"Up to {OVERLAPPED_TOKENS} tokens vLLM runs {' and '.join(f'{n}x{k}' for n, k in sorted(OVERLAPPED))} past the "
+    "table in captured graphs: entries there gain nothing, and vllm-plugin leaves them out."
+)
+
 
 class VllmLowLatencyTable(Exporter):
     """``vllm_low_latency_table.json`` and the same to read: keyed by local (N, K) and exact tokens."""
@@ -183,13 +192,15 @@ def _table(plan: Plan) -> Table:
                 shapes.setdefault((shape.dims["n"], shape.dims["k"]), _shape(name, shape))
     if not shapes:
         raise MegatuneError(f"no shape of the plan fits the table: {'; '.join(skipped)}")
-    notes = (*(ADAPTER_NOTES if ADAPTER in found else ()), *(NOTES if OPERATOR in found else ()))
+    notes = [*(ADAPTER_NOTES if ADAPTER in found else ()), *(NOTES if OPERATOR in found else ())]
+    if any((shape.n, shape.k) in OVERLAPPED for shape in shapes.values()):
+        notes.append(OVERLAP_NOTE)
     return Table(
         runtime=Runtime.model_validate({"table": TABLES[arch]}),
         plan=Source(
             name=content.name, digest=plan.digest, target=content.target.fingerprint.to_dict(), regime=content.regime
         ),
-        notes=notes,
+        notes=tuple(notes),
         shapes=tuple(shapes.values()),
         skipped=tuple(skipped),
     )

@@ -32,6 +32,8 @@ from megatune_planner.exporters.installed import Names
 from megatune_planner.exporters.reduction_schema import PlanSource
 from megatune_planner.exporters.reduction_schema import Runtime
 from megatune_planner.exporters.vllm_decode_schema import Tables as DecodeTables
+from megatune_planner.exporters.vllm_low_latency_table import OVERLAPPED
+from megatune_planner.exporters.vllm_low_latency_table import OVERLAPPED_TOKENS
 from megatune_planner.exporters.vllm_low_latency_table import VllmLowLatencyTable
 from megatune_planner.exporters.vllm_overlay.overlay import DIGEST_FILE
 from megatune_planner.exporters.vllm_plugin_markdown import render
@@ -58,11 +60,6 @@ PACKAGE = "megatune_vllm_plan"
 MARKDOWN_FILE = "vllm_plugin.md"
 DSV3 = "dsv3_fused_a"
 """A kernel that vLLM's table may name in place of a config. It keeps its place where it was not measured."""
-
-OVERLAPPED = {(6288, 7168), (1536, 128)}
-"""Local shapes of KDA's projections at 8 ranks. vLLM runs both at once, past the table, in graphs of few tokens."""
-OVERLAPPED_TOKENS = 14
-"""The most tokens at which it does."""
 
 
 @dataclass(frozen=True)
