@@ -26,6 +26,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
+from megatune_tuner import remeasuring
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.execution import Equipment
@@ -34,6 +35,7 @@ from megatune_tuner.remeasuring import Batch
 from megatune_tuner.remeasuring import can_measure
 from megatune_tuner.remeasuring import recorded_equipment
 from megatune_tuner.remeasuring import remeasure
+from megatune_tuner.remeasuring import target_equipment
 from megatune_tuner.repeating import run_repeats
 from megatune_tuner.repeating import seeds_of
 from megatune_tuner.repeating import with_seed
@@ -119,6 +121,16 @@ def test_a_recording_says_what_it_has(tmp_path: Path) -> None:
     with pytest.raises(MegatuneError, match="was recorded cold-graph"), recorded_equipment(str(path), Regime("warm")):
         pass
     assert can_measure(Equipment(ToyRunner(), None, None, {}))(workload, Config.of("nothing", {}))
+
+
+def test_a_group_that_this_machine_does_not_have_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remeasuring, "visible_gpus", lambda: ["one"])
+    group = Workload.of("reduction", {"width": 7168}, 1, world=2)
+    with (
+        pytest.raises(MegatuneError, match="2 ranks take 2 GPUs from GPU 0 on, this machine shows 1"),
+        target_equipment([(group, [])], REGIME, emulated=False),
+    ):
+        pass
 
 
 TABLE = """

@@ -20,6 +20,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.doctor import visible_gpus
 from megatune_tuner.execution import Equipment
 from megatune_tuner.execution import equipment
 from megatune_tuner.measuring import Job
@@ -54,6 +55,11 @@ def target_equipment(batches: Sequence[Batch], regime: Regime, *, emulated: bool
     """
     first = batches[0][0]
     kind = "gpu" if first.world == 1 else "emulated" if emulated else "group"
+    there = len(visible_gpus())
+    if kind == "group" and gpu + first.world > there:
+        raise MegatuneError(
+            f"{first.world} ranks take {first.world} GPUs from GPU {gpu} on, this machine shows {there}"
+        )
     # What measures is chosen by campaigns, so this is one, of one workload.
     declared = Campaign.model_validate(
         {
