@@ -178,6 +178,9 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield Text("")
     yield Text("Fallback, the first that holds", style="bold")
     yield Padding(_rules(plan), (0, 0, 0, 2), expand=False)
+    yield Text("")
+    yield Text("When what they read is fixed", style="bold")
+    yield Padding(_facts(_fixed(plan)), (0, 0, 0, 2), expand=False)
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:
@@ -250,6 +253,22 @@ def _remarks(shape: ShapePlan) -> Iterator[str]:
     yield from map(crossover_text, shape.crossovers)
     for gap in shape.gaps:
         yield f"gap at {gap.tokens} tokens: {gap.reason}"
+
+
+def _fixed(plan: Plan) -> list[tuple[str, str]]:
+    """From when on each input of the plan's rules cannot change: what is decided in a captured graph stays decided."""
+    read = dict.fromkeys(name for rule in plan.content.fallback for name in rule.inputs)
+    words = {
+        "load": ("at start", ""),
+        "capture": ("with a graph", ""),
+        "step": ("never", "; while a graph is captured, the most that the server admits decides"),
+    }
+    found = []
+    for fixed, (when, more) in words.items():
+        names = [name for name in read if plan.content.inputs[name].fixed == fixed]
+        if names:
+            found.append((when, ", ".join(names) + more))
+    return found
 
 
 def _rules(plan: Plan) -> Table:

@@ -33,6 +33,7 @@ def test_a_plan_is_plain_text_where_there_is_no_terminal(plan: Plan) -> None:
     assert "crossover mma" not in text
     assert "crossover simt to mma between 4 and 8 tokens, near 7.46; not measured: 5-7\n" in text
     assert "stock (cublas)" in text
+    assert " ".join(text.split()).endswith("execution, features, operator, shape, routing with a graph tokens")
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
