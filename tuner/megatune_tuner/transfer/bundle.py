@@ -74,6 +74,8 @@ class Packed:
     """Microseconds where it was measured before: then it is measured again among the finalists alone."""
     known: bool = False
     """Whether it was measured before, whatever came of it."""
+    runs: Config | None = None
+    """What is launched in its name (``Operator.stands_for``); None: itself."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,7 @@ def _request(one: Packed) -> dict[str, Any]:
         "failure": one.failure,
         "known_us": one.known_us,
         "known": one.known,
+        "runs": None if one.runs is None else {"variant": one.runs.variant, "params": one.runs.params},
     }
 
 
@@ -167,7 +170,9 @@ def _packed(value: Mapping[str, Any]) -> Packed:
     fields = dict(value)
     config = Config.of(fields.pop("variant"), fields.pop("params"))
     status, artifacts = Status(fields.pop("status")), tuple(fields.pop("artifacts"))
-    return Packed(config=config, status=status, artifacts=artifacts, **fields)
+    stands = fields.pop("runs")
+    runs = None if stands is None else Config.of(stands["variant"], stands["params"])
+    return Packed(config=config, status=status, artifacts=artifacts, runs=runs, **fields)
 
 
 def workload_of(value: Mapping[str, Any]) -> Workload:

@@ -28,6 +28,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import Target
+from megatune_tuner import measuring
 from megatune_tuner.finals import finalists
 from megatune_tuner.progress import PlainProgress
 from megatune_tuner.progress import Progress
@@ -231,13 +232,9 @@ class _Measuring:
         self._finals += len(requests)
         return True
 
-    def _request(self, cell: PackedCell, request: Packed) -> Request:
-        artifacts = tuple(self._file.artifacts[key] for key in request.artifacts)
-        if len(artifacts) > 1 or operator(cell.workload.operator).uses:
-            return Request(cell.workload, request.config, self._bundle.regime, None, request.compile_s, artifacts)
-        return Request(
-            cell.workload, request.config, self._bundle.regime, next(iter(artifacts), None), request.compile_s
-        )
+    def _request(self, cell: PackedCell, one: Packed) -> Request:
+        artifacts = [self._file.artifacts[key] for key in one.artifacts]
+        return measuring.request(cell.workload, one.config, self._bundle.regime, artifacts, one.compile_s, one.runs)
 
     def _of_here(self, found: Measurement, cell: PackedCell, request: Packed) -> Measurement:
         """The measurement with the target of the artifacts' compiler and the revision of their kernels."""

@@ -40,6 +40,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.space import Space
+from megatune_kernels.target import Architecture
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
@@ -127,11 +128,12 @@ def pack(
     seen = progress or Progress()
     emulated = campaign.runner.kind == "emulated"
     provenance = Provenance.EMULATED if emulated else Provenance.MEASURED
+    arch = architecture_of(target.hardware)
     asked, last_numbers = _asked(campaign, _Known(database, campaign, target, provenance))
     if not asked:
         raise NothingMeasured(f"{campaign.source}: everything that it asks for was measured on {target}")
     builds = {
-        (workload, one.config): _builds(builder, workload, one.config)
+        (workload, one.config): _builds(builder, workload, one.config, arch)
         for workload, each in asked.items()
         for one in each
     }
@@ -139,7 +141,10 @@ def pack(
     artifacts: dict[str, Artifact] = {}
     cells = []
     for workload, each in asked.items():
-        built = [_packed(one, [build.result() for build in builds[workload, one.config]], artifacts) for one in each]
+        built = [
+            _packed(workload, one, [build.result() for build in builds[workload, one.config]], artifacts, arch)
+            for one in each
+        ]
         cells.append(PackedCell(workload, tuple(built), last_numbers[workload]))
     names = sorted({workload.operator for workload in asked})
     bundle = Bundle(
@@ -226,15 +231,19 @@ def _asked(campaign: Campaign, ledger: _Known) -> tuple[dict[Workload, list[_Ask
     return asked, {workload: run.last_number for workload, run in runs.items()}
 
 
-def _builds(builder: Builder, workload: Workload, config: Config) -> list[Future[Built]]:
-    parts = operator(workload.operator).parts(workload, config)
+def _builds(builder: Builder, workload: Workload, config: Config, arch: Architecture) -> list[Future[Built]]:
+    tuned = operator(workload.operator)
+    parts = tuned.parts(workload, tuned.stands_for(workload, config, arch))
     return [builder.submit(operator(part.workload.operator), part.workload, part.config) for part in parts]
 
 
-def _packed(one: _Asked, built: Sequence[Built], artifacts: dict[str, Artifact]) -> Packed:
+def _packed(
+    workload: Workload, one: _Asked, built: Sequence[Built], artifacts: dict[str, Artifact], arch: Architecture
+) -> Packed:
     for each in built:
         if each.artifact is not None:
             artifacts[each.artifact.key] = each.artifact
+    runs = operator(workload.operator).stands_for(workload, one.config, arch)
     failed = next((each for each in built if each.status is not Status.OK), None)
     return Packed(
         number=one.number,
@@ -246,6 +255,7 @@ def _packed(one: _Asked, built: Sequence[Built], artifacts: dict[str, Artifact])
         failure=failed.reason if failed is not None else "",
         known=one.known,
         known_us=one.known_us,
+        runs=runs if runs != one.config else None,
     )
 
 
