@@ -184,6 +184,8 @@ def test_a_changed_toolchain_without_a_verification_is_a_warning(here: Made) -> 
     replayed = megatune("verify", here.plan, "--db", here.db, "--recording", recording, "--json")
     assert report(replayed)["changed"] == {"driver": [here.target.toolchain.driver, "999.1"]}
     assert "another toolchain" in megatune("show", here.plan, "--db", here.db).stderr
+    told = megatune("verify", here.plan, "--db", here.db, "--recording", recording).stdout
+    assert "stock serves here until it is planned again" in " ".join(told.split())
 
 
 def test_what_cannot_be_verified_is_one_line(here: Made, monkeypatch: pytest.MonkeyPatch) -> None:

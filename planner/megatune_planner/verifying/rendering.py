@@ -45,6 +45,11 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
     if found.changed:
         changed = ", ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
         yield Text(f"changed since the plan was made: {changed}")
+        gated = [name for name in found.changed if name in found.toolchain]
+        if gated and found.verdict is Verdict.HOLDS:
+            yield Text(
+                f"its gate asks for the {' and '.join(gated)} of then: stock serves here until it is planned again"
+            )
     yield Text(f"machine: {found.machine.verdict}: {found.machine.reason}")
     where = f"replayed from {found.recording}" if found.recording is not None else str(found.provenance)
     yield Text(
