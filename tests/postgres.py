@@ -90,7 +90,7 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def new_postgres(postgres_databases: Databases) -> Iterator[Callable[..., str]]:
-    """Makes empty databases, and returns the URL of each; ``tables=True`` gives them tables. They are gone afterwards."""
+    """Makes empty databases, and returns the URL of each; ``tables=True`` gives them tables. Gone at its end."""
     made = []
 
     def make(*, tables: bool = False) -> str:

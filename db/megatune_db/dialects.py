@@ -9,7 +9,6 @@ from sqlalchemy import ColumnElement
 from sqlalchemy import Select
 from sqlalchemy import TextClause
 from sqlalchemy import func
-from sqlalchemy import select
 from sqlalchemy import text
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite
@@ -51,9 +50,10 @@ def least(session: Session, query: Any, value: Any, keys: Sequence[Any], tie: An
     if not on_postgres(session):
         # With one min() SQLite takes the other columns from the row that has the least.
         return query.add_columns(func.min(value).label("least_value")).group_by(*keys)  # type: ignore[no-any-return]
-    place = func.row_number().over(partition_by=keys, order_by=(value, tie)).label("place")
-    ranked = query.add_columns(value.label("least_value"), place).subquery()
-    return select(*(column for column in ranked.c if column.key != "place")).where(ranked.c.place == 1)
+    # And not by a rank: the planner knows about how many rows are distinct, and takes a rank of 1 for next to none.
+    query = query.add_columns(value.label("least_value")).order_by(*keys, value, tie)
+    distinct_on = getattr(postgresql, "distinct_on", None)
+    return query.distinct(*keys) if distinct_on is None else query.ext(distinct_on(*keys))  # type: ignore[no-any-return]
 
 
 def member(session: Session, column: Any, name: str) -> ColumnElement[Any]:

@@ -223,7 +223,7 @@ class PostgresBackend(Backend):
                 )
             case "40P01" | "40001":
                 return DatabaseLockedError(f"another process changed the same in {self.location}: run again")
-        if state[:2] in ("08", "57"):
+        if state.startswith(("08", "57P")):
             return DatabaseUnreachableError(f"{self.location} has ended the connection: run again once it is back")
         return None
 

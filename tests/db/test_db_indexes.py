@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import random
 from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,11 +11,9 @@ from db_examples import BASELINE
 from db_examples import OPERATOR
 from db_examples import REGIME
 from db_examples import TARGET
-from db_examples import config
-from db_examples import failed
 from db_examples import measured
-from db_examples import put_examples
 from db_examples import workload
+from filled_examples import fill
 from sqlalchemy import event
 from sqlalchemy.orm import Session
 
@@ -26,7 +22,6 @@ from megatune_db import queries
 from megatune_db import store
 from megatune_db.connection import Mode
 from megatune_db.records import Provenance
-from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.session import Database
 from megatune_db.session import open_database
@@ -100,35 +95,8 @@ QUERIES: dict[str, tuple[Callable[[Session], object], set[str]]] = {
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    rng = random.Random(5)
     with open_database(tmp_path_factory.mktemp("filled") / "tuned.db") as database:
-        with database.session() as session:
-            put_examples(session, tokens=20, configs=50)
-            rows = [
-                failed(tokens, number, stage=stage)
-                if rng.random() < 0.1
-                else measured(tokens, number, 1 + rng.random(), stage=stage)
-                for tokens in range(20)
-                for number in range(50)
-                for stage in Stage
-            ]
-            store.add_measurements(session, rows)
-            # Most of what a database holds is of other targets and regimes.
-            store.put_target(session, digest="other", hardware={}, toolchain={})
-            store.add_measurements(session, (dataclasses.replace(row, target="other") for row in rows))
-            store.add_measurements(session, (dataclasses.replace(row, regime=Regime("warm")) for row in rows))
-            store.put_campaign(session, name="h200", file_text="", file_digest="1")
-            for number in range(50):
-                store.add_trial(
-                    session,
-                    campaign_id=1,
-                    workload=workload(0),
-                    config=config(number),
-                    number=number,
-                    measurement_id=number + 1,
-                    reason="sampler",
-                    reused=False,
-                )
+        fill(database)
         yield database
 
 
