@@ -40,6 +40,14 @@ class Memory:
     def store(self, address: int, values: Sequence[int]) -> None:
         self.words[self._at(address, len(values))] = values
 
+    def load_half(self, address: int) -> int:
+        return self.load(address & ~3, 1)[0] >> 8 * (address & 2) & 0xFFFF
+
+    def store_half(self, address: int, value: int) -> None:
+        (word,) = self.load(address & ~3, 1)
+        shift = 8 * (address & 2)
+        self.store(address & ~3, [word & ~(0xFFFF << shift) & 0xFFFFFFFF | (value & 0xFFFF) << shift])
+
     def store_all(self, address: int, words: np.ndarray) -> None:
         self.words[address // 4 : address // 4 + len(words)] = words.tolist()
 
@@ -84,10 +92,34 @@ def signed(value: int, bits: int) -> int:
     return value - (1 << bits) if value >> (bits - 1) & 1 else value
 
 
+def quotient(a: int, b: int) -> int:
+    """Rounded towards zero."""
+    return a // b if (a < 0) == (b < 0) else -(-a // b)
+
+
 def prmt(a: int, b: int, selector: int) -> int:
     pool = (b << 32 | a).to_bytes(8, "little")
     assert selector & 0x8888 == 0, "sign replication"
     return int.from_bytes(bytes(pool[selector >> 4 * i & 7] for i in range(4)), "little")
+
+
+def bf16_of(value: float) -> int:
+    """The nearest BF16, subnormals among them."""
+    return rounded_bf16(bits_of(value))
+
+
+def mul_bf16x2(a: int, b: int) -> int:
+    products = (float_of(a >> s << 16 & 0xFFFF0000) * float_of(b >> s << 16 & 0xFFFF0000) for s in (0, 16))
+    low, high = (bf16_of(value) for value in products)
+    return high << 16 | low
+
+
+def fma_f32(a: int, b: int, c: int) -> int:
+    return bits_of(float_of(a) * float_of(b) + float_of(c))
+
+
+def sub_f32(a: int, b: int) -> int:
+    return bits_of(float_of(a) - float_of(b))
 
 
 def dp2a_lo(a: int, b: int, c: int) -> int:
@@ -128,6 +160,8 @@ def mma(lanes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
 
 def shuffled(how: str, lanes: Sequence[Sequence[int]]) -> list[int]:
     """By lane a value and what says which other lane's value it gets."""
+    if how == "up":
+        return [lanes[lane - other if lane >= other else lane][0] for lane, (_, other) in enumerate(lanes)]
     return [lanes[lane ^ other if how == "bfly" else other][0] for lane, (_, other) in enumerate(lanes)]
 
 
@@ -138,6 +172,7 @@ def ballot(lanes: Sequence[Sequence[int]]) -> list[int]:
 TOGETHER: dict[str, Callable[[Sequence[Sequence[int]]], Sequence[Any]]] = {
     "mma": mma,
     "shfl.idx": lambda lanes: shuffled("idx", lanes),
+    "shfl.up": lambda lanes: shuffled("up", lanes),
     "shfl.bfly": lambda lanes: shuffled("bfly", lanes),
     "vote": ballot,
     "sync": lambda lanes: [None] * WARP,
@@ -149,10 +184,10 @@ class Copies:
     """A thread's asynchronous copies, by group."""
 
     def __init__(self) -> None:
-        self._groups: list[list[tuple[Any, int, Any, int]]] = [[]]
+        self._groups: list[list[tuple[Any, int, Any, int, int]]] = [[]]
 
-    def start(self, to: Memory, there: int, source: Memory, address: int) -> None:
-        self._groups[-1].append((to, there, source, address))
+    def start(self, to: Memory, there: int, source: Memory, address: int, size: int) -> None:
+        self._groups[-1].append((to, there, source, address, size))
 
     def commit(self) -> None:
         self._groups.append([])
@@ -160,8 +195,8 @@ class Copies:
     def wait(self, left: int) -> None:
         """Until at most ``left`` of the groups that were committed are not done."""
         while len(self._groups) - 1 > left:
-            for to, there, source, address in self._groups.pop(0):
-                to.store(there, source.load(address, 4))
+            for to, there, source, address, size in self._groups.pop(0):
+                to.store(there, source.load(address, size // 4))
 
 
 PEER_SHIFT = 24
@@ -183,6 +218,9 @@ FUNCTIONS = {
     "add.rn.f32": "add_f32",
     "add.rn.bf16x2": "add_bf16x2",
     "mul.f32": "mul_f32",
+    "sub.f32": "sub_f32",
+    "fma.rn.f32": "fma_f32",
+    "mul.rn.bf16x2": "mul_bf16x2",
     "ex2.approx.ftz.f32": "ex2_f32",
     "rcp.approx.ftz.f32": "rcp_f32",
     "prmt.b32": "prmt",
@@ -266,7 +304,7 @@ def _translated(statement: str, at: int, labels: dict[str, int]) -> list[str]:
 
 def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> list[str]:
     kind, *modifiers = opcode.split(".")
-    if kind in ("griddepcontrol", "nanosleep"):
+    if kind in ("griddepcontrol", "nanosleep", "fence"):
         return ["pass"]
     if kind == "bra":
         target = labels[args[0]]
@@ -279,8 +317,17 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
         return ["pass"]
     if kind in ("shfl", "vote", "mma") or opcode == "bar.warp.sync":
         return _together(opcode, kind, modifiers, args, at)
-    if opcode == "cp.async.cg.shared.global":
-        return [f"copies.start(shared, {_address(args[0])}, memory, {_address(args[1])})"]
+    if kind == "createpolicy":
+        return ["pass"]
+    if opcode.removesuffix(".L2::cache_hint") in ("cp.async.cg.shared.global", "cp.async.ca.shared.global"):
+        return [f"copies.start(shared, {_address(args[0])}, memory, {_address(args[1])}, {args[2]})"]
+    if opcode == "red.shared.or.b32":
+        address = _address(args[0])
+        return [f"shared.store({address}, [shared.load({address}, 1)[0] | {_value(args[1])} & 0xFFFFFFFF])"]
+    if opcode == "atom.acq_rel.gpu.global.add.u32":
+        address, result = _address(args[1]), _name(args[0])
+        lines = [f"{result}, = memory.load({address}, 1)"]
+        return [*lines, f"memory.store({address}, [({result} + {_value(args[2])}) & 0xFFFFFFFF])"]
     if kind == "cp" and modifiers[1] in ("commit_group", "wait_group"):
         return ["copies.commit()" if modifiers[1] == "commit_group" else f"copies.wait({args[0]})"]
     if kind == "ld" and modifiers[0] == "param":
@@ -300,10 +347,14 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
             where, address = f"cluster[{address} >> {PEER_SHIFT}]", f"{address} & {(1 << PEER_SHIFT) - 1}"
         elif modifiers[0] == "shared":
             where = "shared"
+        if modifiers[-1] in ("u16", "b16"):
+            return [f"{wanted[0]} = {where}.load_half({address})"]
         return [f"{', '.join(wanted)}, = {where}.load({address}, {len(wanted)})"]
     if kind == "st":
         values = [_value(part) for part in _vector(args[1])]
         where = "shared" if modifiers[0] == "shared" else "memory"
+        if modifiers[-1] == "b16":
+            return [f"{where}.store_half({_address(args[0])}, {values[0]})"]
         return [f"{where}.store({_address(args[0])}, [{', '.join(f'{v} & 0xFFFFFFFF' for v in values)}])"]
     result, *sources = (_value(arg) for arg in args)
     return [f"{result} = {_expression(opcode, kind, modifiers, sources)}"]
@@ -328,9 +379,15 @@ def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]
     if opcode == "cvt.rn.bf16x2.f32":
         return f"rounded_bf16({sources[0]}) << 16 | rounded_bf16({sources[1]})"
     if modifiers[-1] == "pred":
+        if kind in ("mov", "not"):
+            return f"{'not ' if kind == 'not' else ''}bool({sources[0]})"
         return "bool(" + SIMPLE[kind].format(*sources) + ")"
     if kind == "mapa":
         return f"{sources[1]} << {PEER_SHIFT} | {sources[0]}"
+    if opcode == "cvt.rn.bf16.f32":
+        return f"rounded_bf16({sources[0]})"
+    if kind == "setp" and modifiers[-1] == "f32" and len(sources) == 2 and modifiers[0] in COMPARE:
+        return f"float_of({sources[0]} & 0xFFFFFFFF) {COMPARE[modifiers[0]]} float_of({sources[1]} & 0xFFFFFFFF)"
     if opcode == "setp.num.f32":
         return " and ".join(f"not math.isnan(float_of({source} & 0xFFFFFFFF))" for source in sources)
     type_ = modifiers[-1]
@@ -344,12 +401,16 @@ def _expression(opcode: str, kind: str, modifiers: list[str], sources: list[str]
     def typed(source: str) -> str:
         return f"signed({source} & {mask}, {bits})" if type_[0] == "s" else f"({source} & {mask})"
 
+    if kind == "abs":
+        return f"abs({typed(sources[0])}) & {mask}"
     if kind == "mov":
         return f"{sources[0]} & {mask}"
     if kind in SIMPLE:
         return f"({SIMPLE[kind].format(*sources)}) & {mask}"
     if kind in ("min", "max"):
         return f"{kind}({typed(sources[0])}, {typed(sources[1])}) & {mask}"
+    if kind == "div" and type_[0] == "s":
+        return f"quotient({typed(sources[0])}, {typed(sources[1])}) & {mask}"
     if kind == "div" and type_[0] == "u":
         return f"{typed(sources[0])} // {typed(sources[1])}"
     if kind == "mul" and modifiers[0] == "wide":

@@ -57,6 +57,11 @@ class ExpertBuffers:
         tokens = workload.tokens
         random = torch.Generator(device=device).manual_seed(seed)
         drawn, self._sets_of_weights, self._distinct = self._routings()
+        order = np.random.default_rng(experts).permutation(experts)
+        others = [
+            apart(drawn[0], experts, turn * self._distinct[0], order)[0] for turn in range(experts // self._distinct[0])
+        ]
+        self._window_ids = torch.from_numpy(np.stack(others)).to(device)
         sets = 1 + max(self._sets_of_weights)
         self._w13 = Weights.drawn(workload.dtype, sets, experts, 2 * width, k, random, device)
         self._w2 = Weights.drawn(workload.dtype, sets, experts, k, width, random, device)
@@ -109,22 +114,33 @@ class ExpertBuffers:
         return self.part_pointers(UP, copy)
 
     def part_pointers(self, part: str, copy: int) -> tuple[int, ...]:
+        return self._addresses(part, self._ids[copy], self._shares[copy], self._y[copy], self._sets_of_weights[copy])
+
+    def _addresses(
+        self, part: str, ids: torch.Tensor, shares: torch.Tensor, y: torch.Tensor, of: int
+    ) -> tuple[int, ...]:
         """x, weights, scales, ids, shares, what the part makes, then results, counters and the word of faults."""
-        of = self._sets_of_weights[copy]
-        ids, shares = self._ids[copy].data_ptr(), self._shares[copy].data_ptr()
+        routing = (ids.data_ptr(), shares.data_ptr())
         shared = (self._results.data_ptr(), self._counters.data_ptr(), self._faults.data_ptr())
         hidden = self._hidden.data_ptr()
         if part == UP:
-            return self._x.data_ptr(), *self._w13.pointers(of), ids, shares, hidden, *shared
-        return hidden, *self._w2.pointers(of), ids, shares, self._y[copy].data_ptr(), *shared
+            return self._x.data_ptr(), *self._w13.pointers(of), *routing, hidden, *shared
+        return hidden, *self._w2.pointers(of), *routing, y.data_ptr(), *shared
 
     def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:
-        """Every routing is a piece; there are no smaller ones."""
-        share = {UP: 2, DOWN: 1}[part]
-        size = min(self._distinct) * expert_bytes(self._workload) * share // 3
-        if most_bytes is not None and size > most_bytes:
+        """The first routing with other experts each time, until all have had their turn; there are no smaller pieces.
+        None where all of them together stay in an L2."""
+        size = self._distinct[0] * expert_bytes(self._workload) * {UP: 2, DOWN: 1}[part] // 3
+        turns = self._window_ids.shape[0]
+        sets = self._w13.values.shape[0]
+        if (most_bytes is not None and size > most_bytes) or turns * sets * size < FLUSHED_BYTES:
             return None
-        return Windows(self._workload, size, tuple(self.part_pointers(part, copy) for copy in range(self.copies)))
+        places = [
+            self._addresses(part, self._window_ids[turn], self._shares[0], self._y[0], of)
+            for of in range(sets)
+            for turn in range(turns)
+        ]
+        return Windows(self._workload, size, tuple(places))
 
     def refresh(self) -> None:
         self._active = (self._active + 1) % SETS

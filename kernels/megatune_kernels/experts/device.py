@@ -152,13 +152,13 @@ def paired(words: list[Uint32]) -> list[Uint32]:
 
 
 def _sigmoid(value: Float32) -> Float32:
-    return cute.arch.rcp_approx(Float32(1.0) + cute.arch.exp2(value * Float32(-LOG2_E)))
+    return cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(value * Float32(-LOG2_E), fastmath=True))
 
 
 def _tanh(value: Float32) -> Float32:
     bits = value.bitcast(Uint32)
     size = (bits & Uint32(0x7FFFFFFF)).bitcast(Float32)
-    decayed = cute.arch.exp2(size * Float32(-2.0 * LOG2_E))
+    decayed = cute.math.exp2(size * Float32(-2.0 * LOG2_E), fastmath=True)
     large = (Float32(1.0) - decayed) * cute.arch.rcp_approx(Float32(1.0) + decayed)
     square = size * size
     series = Float32(62.0 / 2835.0)

@@ -89,11 +89,11 @@ def _constraints(workload: Workload, variant: str, role: str, arch: Architecture
     """Rules of one of the two kernels. Whole spaces are products of both kernels' parameters, so that each kernel is
     judged once for all configs that have it."""
     rules = {name: (reason, holds) for name, reason, holds in _rules(arch)}
-    judged: dict[tuple[Value, ...], frozenset[str]] = {}
+    judged: dict[tuple[tuple[str, Value], ...], frozenset[str]] = {}
 
     @derived
     def broken(params: Params) -> frozenset[str]:
-        key = tuple(value for name, value in params.items() if name.startswith(role) or name == "group")
+        key = tuple((name, value) for name, value in params.items() if name.startswith(role) or name == "group")
         if key not in judged:
             stream = Stream.of(workload, variant, role, params)
             judged[key] = frozenset(name for name, (_, holds) in rules.items() if not holds(stream))

@@ -197,7 +197,8 @@ def _leave_partials(sums: cute.Tensor, part: Int32, lane: Int32, kernel: cutlass
                 row = lane // 4 + Int32(i * TILE_ROWS + e // 2 * 8)
                 token = lane % 4 * 2 + Int32(j * TILE_TOKENS + e % 2)
                 value = sums[(i * kernel.token_tiles + j) * 4 + e]
-                store_shared(part + (token * kernel.pitch + row) * FP32_BYTES, value)
+                if token < Int32(kernel.group):
+                    store_shared(part + (token * kernel.pitch + row) * FP32_BYTES, value)
 
 
 @cute.jit
@@ -301,7 +302,7 @@ def _add_routes(
         if lane + Int32(base) < count:
             own = load_word(order + (lane + Int32(base)) * FP32_BYTES) // kernel.top
             before = count_arrivals(counters + Int64(own * kernel.slices + first_row // TILE_ROWS) * FP32_BYTES)
-            if before == Int32(kernel.top - 1):
+            if before % kernel.top == Int32(kernel.top - 1):
                 last = Int32(1)
         mask = Int32(cute.arch.vote_ballot_sync(last != Int32(0)))
         cute.arch.fence_acq_rel_gpu()

@@ -1,0 +1,138 @@
+"""The compiled kernels of the experts, run instruction by instruction on the host, against float64 references."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+from ptx_machine import Launches
+from ptx_machine import Memory
+from ptx_machine import kernel_of
+from ptx_machine import run
+
+from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
+from megatune_kernels.space import Config
+from megatune_kernels.target import architecture
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+
+pytestmark = pytest.mark.torch
+
+EXPERTS = operator("experts")
+SM90 = architecture("sm_90a")
+SITU = {"beta": 4, "linear_beta": 25}
+MOST_STEPS = 5_000_000
+BLOCKS = 2
+"""Fewer than units, so that each takes several."""
+
+
+def compiled_ptx(workload: Workload, config: Config, monkeypatch: pytest.MonkeyPatch) -> str:
+    found: list[str] = []
+
+    def kept(compiled: Any, *_: Any, **__: Any) -> None:
+        found.append(compiled.artifacts.PTX)
+
+    monkeypatch.setattr("megatune_kernels.experts.operator.from_compiled", kept)
+    EXPERTS.compile(workload, config, SM90)
+    return found[0]
+
+
+class Machine:
+    """Operands of a workload, where the machine's memory has them and where the checks look."""
+
+    def __init__(self, workload: Workload) -> None:
+        from megatune_kernels.experts.buffers import ExpertBuffers
+
+        self.workload = workload
+        self.buffers = ExpertBuffers(workload, 1, seed=3, device="cpu")
+        held = self.buffers
+        self._tensors = {
+            "x": held._x,
+            "w13": held._w13.values,
+            "s13": held._w13.scales,
+            "w2": held._w2.values,
+            "s2": held._w2.scales,
+            "ids": held._ids,
+            "shares": held._shares,
+            "y": held._y,
+            "hidden": held._hidden,
+            "results": held._results,
+            "counters": held._counters,
+            "faults": held._faults,
+        }
+        self._places: dict[str, int] = {}
+        at = 256
+        for name, tensor in self._tensors.items():
+            self._places[name] = at
+            at += -(-tensor.numel() * tensor.element_size() // 256) * 256
+        self._memory = Memory(at)
+
+    def launches(self, part: str, config: Config, ptx: str) -> Launches:
+        names = {
+            "up": ("x", "w13", "s13", "ids", "shares", "hidden", "results", "counters", "faults"),
+            "down": ("hidden", "w2", "s2", "ids", "shares", "y", "results", "counters", "faults"),
+        }[part]
+        shape = EXPERTS.launch(self.workload, config)
+        calls = [[*(self._places[name] for name in names), *shape.scalars]]
+        return Launches(kernel_of(ptx), BLOCKS, shape.block[0], calls, shared_bytes=shape.shared_bytes)
+
+    def run(self, config: Config, codes: dict[str, str], seed: int) -> str:
+        """Poison, launch both kernels and check."""
+        self.buffers.poison()
+        for name, tensor in self._tensors.items():
+            raw = tensor.contiguous().flatten().view(torch.uint8).numpy()
+            words = np.zeros(-(-len(raw) // 4) * 4, np.uint8)
+            words[: len(raw)] = raw
+            self._memory.store_all(self._places[name], words.view(np.uint32))
+        for part in EXPERTS.parts(self.workload, config):
+            launches = self.launches(part.name, part.config, codes[part.name])
+            run(self._memory, [launches], random.Random(seed), MOST_STEPS)
+        for name in ("y", "faults"):
+            tensor = self._tensors[name]
+            size = tensor.numel() * tensor.element_size()
+            words = self._memory.load_all(self._places[name], -(-size // 4) * 4)
+            tensor.copy_(torch.from_numpy(words.view(np.uint8)[:size].copy()).view(tensor.dtype).view(tensor.shape))
+        return self.buffers.check()
+
+
+def config_of(workload: Workload, variant: str, **wanted: Any) -> Config:
+    space = EXPERTS.space(workload, SM90)
+    start = next(config for config in space.defaults() if config.variant == variant)
+    config = Config.of(variant, {**start.params, **wanted})
+    assert not space.violations(config), space.violations(config)
+    return config
+
+
+SMALL = {"experts": 6, "k": 256, "top": 2, "width": 64}
+WIDE = {"experts": 3, "k": 256, "top": 1, "width": 256}
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "tokens", "variant", "params"),
+    [
+        # Two warps that divide K, several units a block, two groups of one expert.
+        (SMALL | SITU, "mxfp4", 5, "grouped", {"group": 2, "up_k_warps": 2, "up_k_unroll": 2, "up_stages": 2}),
+        (SMALL | SITU, "mxfp4", 3, "per_route", {"up_k_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "pdl": False}),
+        (SMALL, "bf16", 9, "grouped", {"group": 16, "up_k_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
+        (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "up_k_warps": 2, "down_k_unroll": 2, "down_row_tiles": 1}),
+    ],
+)
+def test_both_kernels_keep_to_the_bounds(
+    dims: dict[str, int],
+    dtype: str,
+    tokens: int,
+    variant: str,
+    params: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workload = EXPERTS.workload(dims, tokens, dtype)
+    config = config_of(workload, variant, **params)
+    codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
+    machine = Machine(workload)
+    for seed in range(2):
+        assert machine.run(config, codes, seed) == ""
+        machine.buffers.refresh()
