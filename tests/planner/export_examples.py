@@ -43,8 +43,9 @@ def example_exports(directory: Path) -> dict[str, str]:
                         if path.endswith("/overlay.json"):
                             found[f"{name}/overlay.json"] = wheel.read(path).decode()
             elif file not in COPIES:
-                # The version of a wheel changes with its sources.
-                found[f"{name}/{file}"] = re.sub(r"\.r[0-9a-f]{8}-py3", ".rCONTENTS-py3", content)
+                # The version and the hash of a wheel change with its sources.
+                versioned = re.sub(r"\.r[0-9a-f]{8}-py3", ".rCONTENTS-py3", content)
+                found[f"{name}/{file}"] = re.sub(r"SHA-256 `[0-9a-f]{64}`", "SHA-256 `…`", versioned)
     decode = exporters()["vllm-specialized-decode"]
     prefetch = decode.files(example_prefetch_plan(directory))
     return found | {f"{decode.name}/prefetch/{file}": str(text) for file, text in prefetch.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -90,6 +91,7 @@ def test_the_same_plan_gives_the_same_bytes(plan: Plan, reductions: Plan) -> Non
     name, content, said = exported(plan)
     assert re.fullmatch(rf"megatune_vllm_plan-0\.33\.0\+{plan.digest}\.r[0-9a-f]{{8}}-py3-none-any\.whl", name)
     assert f"pip install --no-deps {name}" in said
+    assert f"SHA-256 `{hashlib.sha256(content).hexdigest()}`" in said
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         assert archive.testzip() is None
         assert {entry.date_time for entry in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}

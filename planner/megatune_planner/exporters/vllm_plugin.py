@@ -120,7 +120,7 @@ class VllmPlugin(Exporter):
             entry_points={"vllm.general_plugins": {PACKAGE: f"{PACKAGE}:register"}},
         )
         name = wheel.file_name(DISTRIBUTION, version)
-        return {name: built, MARKDOWN_FILE: render(overlay, name, DISTRIBUTION)}
+        return {name: built, MARKDOWN_FILE: render(overlay, name, hashlib.sha256(built).hexdigest(), DISTRIBUTION)}
 
 
 def _changes(plan: Plan) -> list[tuple[Source, Changes]]:

@@ -27,11 +27,15 @@ NOTES = (
 )
 
 
-def render(overlay: Overlay, wheel: str, distribution: str) -> str:
-    return "\n".join(_lines(overlay, wheel, distribution)) + "\n"
+def render(overlay: Overlay, wheel: str, sha256: str, distribution: str) -> str:
+    """
+    :param wheel: name of the file.
+    :param sha256: of the file.
+    """
+    return "\n".join(_lines(overlay, wheel, sha256, distribution)) + "\n"
 
 
-def _lines(overlay: Overlay, wheel: str, distribution: str) -> Iterator[str]:
+def _lines(overlay: Overlay, wheel: str, sha256: str, distribution: str) -> Iterator[str]:
     yield from heading("Plugin", overlay.runtime, overlay.plan, NOTES)
     config = json.dumps({CONFIG_KEY: overlay.plan.digest})
     yield ""
@@ -40,6 +44,7 @@ def _lines(overlay: Overlay, wheel: str, distribution: str) -> Iterator[str]:
     yield f"| install | `pip install --no-deps {wheel}` |"
     yield f"| insist on this plan | `vllm serve … --additional-config '{config}'`: any other plan changes nothing |"
     yield f"| switch it off | `{SWITCH}=off` |"
+    yield f"| know the wheel again | SHA-256 `{sha256}`, e.g. with pip's `--require-hashes` |"
     yield f"| take a signed plan alone | `{KEY}=KEY`: the public key, 64 hexadecimal digits or a file |"
     yield f"| wait for other ranks | `{WAIT}=SECONDS` |"
     yield f"| see hits and misses | `{STATUS_FOLDER}=FOLDER`: a JSON file a process |"
