@@ -292,6 +292,23 @@ def test_what_others_measured_decides_no_plan(database: Database, tmp_path: Path
             draft_plan(session, name="theirs")
 
 
+def test_a_config_without_a_time_is_kept_as_one_to_try(database: Database) -> None:
+    result = {
+        "configuration": configs("simt")[0].params,
+        "times": {"runtimes": []},
+        "invalidity": "correct",
+        "correctness": 1,
+        "objectives": ["GFLOP/s"],
+        "measurements": [{"name": "GFLOP/s", "value": 900.0, "unit": ""}],
+    }
+    told = {**result, "measurements": [{"name": "time", "value": 2.5, "unit": "us"}]}
+    tuning = read_t4(json.dumps({"results": [result, {**told, "configuration": configs("simt")[1].params}]}), "x.json")
+    assert [entry.samples_us for entry in tuning.entries] == [(), (2.5,)]
+    with database.session() as session:
+        done = import_tuning(session, tuning, T4, "x.json", Place(WORKLOAD, "simt"))
+    assert (done.measurements, done.priors, dict(done.reasons)) == (1, 1, {"the file tells no time of it": 1})
+
+
 def test_what_is_no_config_here_is_kept_with_its_reason(database: Database) -> None:
     text = json.dumps(
         {

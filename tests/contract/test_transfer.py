@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from megatune_dashboard.command import app
 from megatune_db import queries
 from megatune_db.records import CampaignState
 from megatune_db.records import Measurement
@@ -28,6 +31,7 @@ from megatune_db.records import Status
 from megatune_db.records import TrialState
 from megatune_db.session import Database
 from megatune_db.session import open_database
+from megatune_db.store import put_campaign
 from megatune_db.store import put_target
 from megatune_kernels.artifact import revision_of
 from megatune_kernels.errors import MegatuneError
@@ -484,6 +488,26 @@ def test_a_result_is_of_one_bundle_and_one_target(
 
 
 @pytest.mark.usefixtures("host")
+def test_a_full_disk_is_one_line_and_what_was_kept_stays(
+    packed: BundleFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "x.result"
+    written = 0
+
+    def full(_: int) -> None:
+        nonlocal written
+        written += 1
+        if written > 4:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(MegatuneError, match=r"cannot write the result .*: No space left on device; make room, and mea"):
+        measure_bundle(packed.path, out)
+    monkeypatch.undo()
+    assert len(list(read_result(out).taken)) >= 3
+
+
+@pytest.mark.usefixtures("host")
 def test_two_processes_do_not_measure_into_one_result(packed: BundleFile, tmp_path: Path) -> None:
     out = tmp_path / "x.result"
     begun, go_on = threading.Event(), threading.Event()
@@ -610,6 +634,23 @@ def test_what_cannot_be_packed_is_one_line(tmp_path: Path, old: str, new: str, m
         pack_file(declared(TEXT.replace(old, new)), tmp_path / "x.bundle")
     assert message in str(caught.value)
     assert not (tmp_path / "x.bundle").exists()
+
+
+def test_the_command_goes_on_with_a_campaign_of_the_database(
+    packed: BundleFile, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MEGATUNE_ARTIFACTS", str(packed.path.parent / "artifacts"))
+    with database.session() as session:
+        put_campaign(session, name="packed", file_text=packed.bundle.text, file_digest="file")
+    out = tmp_path / "next.bundle"
+    run = ["bundle", "packed", "--db", str(database.location), "-o", str(out), "--configs", "1", "--json"]
+    done = CliRunner().invoke(app, run)
+    report = json.loads(done.stdout)
+    assert (report["campaign"], report["cells"], report["configs"], report["arch"]) == ("packed", 4, 8, "sm_90a")
+    assert report["digest"] == read_bundle(out).digest
+    unknown = CliRunner().invoke(app, ["bundle", "other", "--db", str(database.location), "-o", str(out)])
+    assert unknown.exit_code == 2
+    assert "there is no file other, and no campaign of that name in" in unknown.stderr
 
 
 def test_a_bundle_runs_by_itself(packed: BundleFile, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class PriorRow:
     tokens: int | None
     entry: Any
     reason: str
-    """Why no operator makes a config of it; empty where one may."""
+    """Why no operator made a config of it when it was imported; empty where one may."""
 
 
 def priors(session: Session, formats: Iterable[str] | None = None) -> list[PriorRow]:

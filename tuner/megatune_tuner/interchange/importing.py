@@ -88,7 +88,6 @@ def import_tuning(session: Session, tuning: Tuning, kind: str, source: str, plac
     :param kind: the format's name.
     :param source: the file's name.
     :param place: what it is of; None where nobody says, and everything is kept as priors.
-    :raises MegatuneError: for an operator that is not here.
     """
     about = {"kernel": tuning.kernel, "device": tuning.device}
     if place is None:
@@ -104,6 +103,8 @@ def import_tuning(session: Session, tuning: Tuning, kind: str, source: str, plac
     for entry in tuning.entries:
         try:
             config = _config(workload, entry.params, place.variant)
+            if entry.status is Status.OK and not entry.samples_us:
+                raise MegatuneError("the file tells no time of it")
         except MegatuneError as error:
             where = {**about, **workload.to_dict()}
             others.append((Prior(kind, source, where, workload.tokens, _plain(entry)), str(error)))

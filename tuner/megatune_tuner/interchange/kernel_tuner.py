@@ -77,7 +77,7 @@ class Entry:
     status: Status
     reason: str = ""
     samples_us: tuple[float, ...] = ()
-    """Microseconds a launch."""
+    """Microseconds a launch; none where a file tells other figures alone, e.g. what an observer saw."""
     compile_s: float = 0.0
     measure_s: float = 0.0
     measured_at: datetime | None = None
@@ -152,8 +152,9 @@ def _t4_entry(result: Mapping[str, Any], unit: float) -> Entry:
         status = Status(told["status"]["value"])
     samples = tuple(float(value) * unit for value in times.get("runtimes") or ())
     if not samples and status is Status.OK:
-        name = next(iter(result.get("objectives") or ()), "time")
-        samples = (float(told[name]["value"]) * UNITS[told[name].get("unit") or "ms"],)
+        samples = tuple(
+            float(each["value"]) * UNITS[each.get("unit") or "ms"] for name, each in told.items() if name == "time"
+        )
     return _entry(
         dict(result["configuration"]),
         status,
@@ -232,7 +233,8 @@ def _cache_entry(stored: Mapping[str, Any], names: Sequence[str]) -> Entry:
         status = Status(stored["status"])
     samples: tuple[float, ...] = ()
     if status is Status.OK:
-        samples = tuple(float(ms) * US_A_MS for ms in stored.get("times") or (stored["time"],))
+        told = stored.get("times") or ([stored["time"]] if "time" in stored else [])
+        samples = tuple(float(ms) * US_A_MS for ms in told)
     return _entry(
         {name: stored[name] for name in names},
         status,

@@ -8,6 +8,7 @@ What this module imports, a GPU host has to have: the standard library alone.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -111,7 +112,10 @@ class Journal:
         return workload.digest in self._finals
 
     def add(self, taken: Sequence[Taken]) -> None:
-        """Keep measurements that were taken together; they are on the disk when this returns."""
+        """Keep measurements that were taken together; they are on the disk when this returns.
+
+        :raises MegatuneError: when the disk is full.
+        """
         self._write({"taken": [_taken(one) for one in taken]})
         self._note(taken)
 
@@ -121,7 +125,9 @@ class Journal:
             self._write({END: True})
 
     def close(self) -> None:
-        self._file.close()
+        # What could not be written once cannot be written now.
+        with contextlib.suppress(OSError):
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -139,10 +145,15 @@ class Journal:
                 self._searched[one.workload.digest, one.config.digest] = one.measurement
 
     def _write(self, value: Mapping[str, Any]) -> None:
-        line, self._last = _line(self._last, value)
-        self._file.write(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line, last = _line(self._last, value)
+        try:
+            self._file.write(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            why = error.strerror or error
+            raise MegatuneError(f"cannot write the result {self.path}: {why}; make room, and measure on") from error
+        self._last = last
 
 
 def open_journal(path: Path, header: Header) -> Journal:
