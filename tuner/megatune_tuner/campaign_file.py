@@ -94,6 +94,8 @@ class Shape(BaseModel):
     """Ranks that work on it together."""
     tokens: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     """Absent: those of the campaign."""
+    routing: str | None = None
+    """How tokens are spread over experts, by name; absent: the campaign's ``routings``."""
 
     @property
     def dims(self) -> dict[str, int]:
@@ -215,6 +217,9 @@ class Campaign(_Table):
     chains, which use the kernels of others, and adapters, which tune those of another runtime."""
     model: ModelTable | None = None
     shapes: tuple[Shape, ...] = ()
+    routings: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """How tokens are spread over experts, by name, for the operators for which that makes a difference; absent: the
+    operator's default. Each is a workload of its own."""
     variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     space: dict[str, dict[str, Values]] = {}
     """By variant and parameter, the only values to search."""
@@ -294,20 +299,36 @@ class Campaign(_Table):
                         raise self.fault(
                             f"model (operator {name}, tensor_parallel {parallel.tensor})", error
                         ) from error
-                    found |= dict.fromkeys(self._fit(derived))
+                    found |= dict.fromkeys(self._fit(self._routed(chosen, derived, self.routings, "routings")))
         for index, shape in enumerate(self.shapes):
             chosen = self._operator(shape.operator, f"shapes[{index}].operator")
             if self.operators is not None and shape.operator not in self.operators:
                 raise self.fault(f"shapes[{index}].operator", f"{shape.operator} is not among operators")
             for tokens in shape.tokens or self.tokens:
                 try:
-                    found[chosen.workload(shape.dims, tokens, shape.dtype, shape.world)] = None
+                    plain = chosen.workload(shape.dims, tokens, shape.dtype, shape.world)
                 except MegatuneError as error:
                     raise self.fault(f"shapes[{index}] at tokens {tokens}", error) from error
+                routings = self.routings if shape.routing is None else (shape.routing,)
+                key = "routings" if shape.routing is None else f"shapes[{index}].routing"
+                found |= dict.fromkeys(self._routed(chosen, [plain], routings, key))
             if unfit := self.runner.unfit(shape.operator, shape.world):
                 raise self.fault(f"shapes[{index}].world", unfit)
         self._check_worlds(found)
+        if self.routings is not None and not any(operator(workload.operator).routings for workload in found):
+            raise self.fault("routings", "no operator here depends on how tokens are spread over experts")
         return tuple(found)
+
+    def _routed(
+        self, chosen: Operator, plain: Sequence[Workload], routings: Sequence[str] | None, key: str
+    ) -> list[Workload]:
+        """The workloads at each of the routings; as they are where those make no difference."""
+        if routings is None or (key == "routings" and not chosen.routings):
+            return list(plain)
+        try:
+            return [chosen.routed(workload, routing) for routing in routings for workload in plain]
+        except MegatuneError as error:
+            raise self.fault(key, error) from error
 
     def _fit(self, derived: Sequence[Workload]) -> list[Workload]:
         """Those of a model's workloads that the runner can measure.
