@@ -105,7 +105,8 @@ def test_a_rank_whose_store_fails_changes_as_the_others_do() -> None:
     server = torch.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
     rounds: list[dict[str, Any]] = [
         {"breaks": None, "wait_s": long},
-        *({"breaks": call, "wait_s": soon} for call in range(1, 20)),
+        # The sixteenth call, or a later one where it has to wait, says that it knows: up to there nobody keeps anything.
+        *({"breaks": call, "wait_s": soon} for call in range(1, 17)),
         {"breaks": "table", "wait_s": long},
         {"breaks": "here", "wait_s": soon},
         {"breaks": "made", "wait_s": soon},
@@ -133,7 +134,7 @@ def test_a_rank_whose_store_fails_changes_as_the_others_do() -> None:
     # Once all have made their change and one has said that it knows, a lost connection leaves nobody behind.
     assert kept["None"]
     assert kept["known"]
-    assert not any(kept[each] for each in ("1", "2", "table", "here", "made"))
+    assert not any(kept[each] for each in kept if each not in ("None", "known"))
 
 
 @pytest.mark.parametrize(
