@@ -105,7 +105,7 @@ def test_a_rank_whose_store_fails_changes_as_the_others_do() -> None:
     server = torch.TCPStore("127.0.0.1", 0, None, True, timedelta(seconds=60), wait_for_workers=False)
     rounds: list[dict[str, Any]] = [
         {"breaks": None, "wait_s": long},
-        # The sixteenth call, or a later one where it has to wait, says that it knows: up to there nobody keeps anything.
+        # The sixteenth call, or a later one where it waits, says that it knows: up to there nobody keeps anything.
         *({"breaks": call, "wait_s": soon} for call in range(1, 17)),
         {"breaks": "table", "wait_s": long},
         {"breaks": "here", "wait_s": soon},
