@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from megatune_dashboard.command import app
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import model
 from megatune_planner.plan import Plan
+from megatune_planner.serving.bounds import Bounds
 from megatune_planner.serving.choosing import LevelNotMet
 from megatune_planner.serving.choosing import Option
 from megatune_planner.serving.choosing import choose
@@ -28,6 +30,7 @@ from megatune_planner.serving.configuration import Level
 from megatune_planner.serving.configuration import arguments
 from megatune_planner.serving.configuration import capture_sizes
 from megatune_planner.serving.given import read_given
+from megatune_planner.serving.step import CONTEXT_EXCHANGE
 from megatune_planner.serving.step import Given
 from megatune_planner.serving.traffic import Traffic
 
@@ -73,6 +76,21 @@ def test_ranks_on_several_nodes_need_a_plan_that_holds_there(plan: Plan, given: 
     assert ("nnodes",) not in {setting.path for setting in arguments(spread, single.served(None))}
     with pytest.raises(MegatuneError, match="16 ranks cannot be split over 3 nodes"):
         list(options(spread, K3, level, RANKS, given, nodes=3))
+
+
+def test_a_cache_that_is_shared_out_needs_a_figure_of_the_exchange(plan: Plan, given: Given) -> None:
+    gate = plan.content.gate.model_copy(update={"features": ("context_parallel",)})
+    shared = Plan.of(plan.content.model_copy(update={"gate": gate}))
+    whole, spread = options(shared, K3, Level(20, 8, 131072), None, given)
+    assert (whole.layout.context_ranks, spread.layout.context_ranks) == (1, RANKS)
+    assert (spread.limit, spread.step.missing) == ("no data", (CONTEXT_EXCHANGE,))
+    assert CONTEXT_EXCHANGE not in {part.name for part in whole.step.parts}
+    known = replace(given, parts={**given.parts, CONTEXT_EXCHANGE: {1: Bounds(90, 100), 64: Bounds(90, 100)}})
+    whole, spread = options(shared, K3, Level(20, 8, 131072), None, known)
+    assert spread.limit is None
+    assert whole.step.plan_us is not None
+    assert spread.step.plan_us is not None
+    assert spread.step.plan_us.high == pytest.approx(whole.step.plan_us.high + 100)
 
 
 @pytest.mark.parametrize(

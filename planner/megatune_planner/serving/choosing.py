@@ -26,6 +26,7 @@ from megatune_planner.serving.memory import GIB
 from megatune_planner.serving.memory import Layout
 from megatune_planner.serving.memory import Memory
 from megatune_planner.serving.memory import memory
+from megatune_planner.serving.step import CONTEXT_EXCHANGE
 from megatune_planner.serving.step import Given
 from megatune_planner.serving.step import Step
 from megatune_planner.serving.step import of_plan
@@ -66,7 +67,23 @@ class Option:
     def step_of(self, tokens: int) -> Step:
         sizes, _ = capture_sizes(self.plan, self.layout.tensor, max(tokens, self.level.concurrency))
         padded = min(size for size in sizes if size >= tokens)
-        return step(self.model, self.plan, self.layout.tensor, padded, packed=self.packed, given=self.given)
+        return step(
+            self.model,
+            self.plan,
+            self.layout.tensor,
+            padded,
+            packed=self.packed,
+            given=self._given,
+            context_ranks=self.layout.context_ranks,
+        )
+
+    @property
+    def _given(self) -> Given | None:
+        """What was given, without what only ranks that share the cache out have."""
+        if self.given is None or self.layout.context_ranks > 1:
+            return self.given
+        parts = {name: points for name, points in self.given.parts.items() if name != CONTEXT_EXCHANGE}
+        return replace(self.given, parts=parts)
 
     @property
     def packed(self) -> bool:

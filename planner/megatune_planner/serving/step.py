@@ -31,6 +31,9 @@ from megatune_planner.serving.published import published_experts
 from megatune_planner.serving.weights import touched_share
 from megatune_planner.serving.weights import weights
 
+CONTEXT_EXCHANGE = "context exchange"
+"""What ranks that share a sequence's cache out send one another behind each attention."""
+
 INCLUDED = "between launches: in the figures of operators, whose samples are graphs of many launches"
 
 
@@ -100,11 +103,19 @@ class Step:
 
 
 def step(
-    model: Model, plan: Plan, tensor: int, tokens: int, *, packed: bool = False, given: Given | None = None
+    model: Model,
+    plan: Plan,
+    tensor: int,
+    tokens: int,
+    *,
+    packed: bool = False,
+    given: Given | None = None,
+    context_ranks: int = 1,
 ) -> Step:
     """The step of a model at so many tokens.
 
     :param tensor: ranks.
+    :param context_ranks: ranks that share a sequence's cache out: what each found is exchanged in every such layer.
     :param packed: whether the runtime runs the packed projection in front of the experts.
     :raises MegatuneError: naming figures that the model's description lacks, or that the ranks do not divide.
     """
@@ -114,7 +125,7 @@ def step(
         *_projections(model, plan, tensor, tokens, packed),
         *_reductions(model, plan, tensor, tokens),
         _experts(model, plan.content.gate.part, tensor, tokens),
-        *_others(model),
+        *_others(model, context_ranks),
     ]
     router = _router(model, plan, tensor, tokens) if packed else None
     if router is not None:
@@ -241,10 +252,11 @@ def _experts(model: Model, part: str, tensor: int, tokens: int) -> StepPart:
     return StepPart("experts", layers, us * layers, us * layers, "imported", "; ".join(found.sources))
 
 
-def _others(model: Model) -> Iterator[StepPart]:
+def _others(model: Model, context_ranks: int) -> Iterator[StepPart]:
     attention, moe = model.attention, model.moe_layers or 0
     counts = {
         "attention": attention.full_layers or 0,
+        CONTEXT_EXCHANGE: attention.full_layers or 0 if context_ranks > 1 else 0,
         f"{attention.linear.kind} core" if attention.linear else "linear core": attention.linear_layers or 0,
         "mamba core": attention.mamba_layers or 0,
         "routing": moe,
