@@ -16,6 +16,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.engine import ExceptionContext
 
 from megatune_db.errors import DatabaseError
+from megatune_db.errors import DatabaseUnreachableError
 from megatune_db.errors import NewerSchemaError
 from megatune_db.location import Location
 from megatune_db.location import Where
@@ -99,6 +100,11 @@ class Backend(ABC):
         @event.listens_for(engine, "handle_error")
         def _translate(context: ExceptionContext) -> None:
             found = self.meaning(context.original_exception)
+            if isinstance(found, DatabaseUnreachableError):
+                context.is_disconnect = True
+                if context.is_pre_ping:
+                    # A connection of the pool that was lost meanwhile: another one is tried next.
+                    return
             if found is not None:
                 raise found from context.original_exception
 

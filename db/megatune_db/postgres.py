@@ -181,6 +181,8 @@ class PostgresBackend(Backend):
             return None
         state = error.sqlstate or ""
         found = self._refused(state) or self._trouble(state)
+        if state == "22001":
+            return DatabaseError(f"a name is too long for {self.location} ({error.diag.message_primary}): shorten it")
         if found is None and not state and isinstance(error, psycopg.OperationalError):
             found = self._not_connected(str(error))
         return found

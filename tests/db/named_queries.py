@@ -104,6 +104,7 @@ def _shape(session: Session, a: Asked) -> queries.ShapeRow:
 QUERIES: dict[str, Callable[[Session, Asked], object]] = {
     "artifacts": lambda s, a: queries.artifacts(s, ["a", "b"]),
     "campaign": lambda s, a: queries.campaign(s, a.campaign),
+    "campaign_log": lambda s, a: queries.campaign_log(s, a.campaign_id),
     "campaign_names": lambda s, a: queries.campaign_names(s),
     "campaign_workloads": lambda s, a: queries.campaign_workloads(s, a.campaign_id),
     "campaigns": lambda s, a: queries.campaigns(s),

@@ -264,6 +264,7 @@ def _check_asset(where: str, written_at: str) -> None:
         assert parts == ([] if written_at < "0004" else [(("idle", 5.25),)])
         assert len(queries.verifications(session)) == len(queries.repeats(session)) == (written_at >= "0007")
         assert len(queries.priors(session)) == (written_at >= "0008")
+        assert len(queries.campaign_log(session)) == (written_at >= "0009")
 
 
 def test_an_upgrade_leaves_one_plan_in_service(empty_url: str, tmp_path: Path) -> None:

@@ -217,6 +217,14 @@ def test_zero_bytes_do_not_lose_a_measurement(database: Database) -> None:
         assert queries.campaign_names(session)[0].startswith("a")
 
 
+def test_a_name_that_is_too_long_is_said(postgres: Database) -> None:
+    with (
+        pytest.raises(DatabaseError, match=r"a name is too long .*varying\(256\)\): shorten it"),
+        postgres.session() as s,
+    ):
+        store.put_campaign(s, name="n" * 300, file_text="", file_digest="")
+
+
 def test_constraints_are_faults_and_no_users_error(postgres: Database) -> None:
     with pytest.raises(IntegrityError), postgres.session() as session:
         session.execute(text("INSERT INTO megatune_targets (digest) VALUES ('x')"))

@@ -18,6 +18,7 @@ from megatune_db import queries
 from megatune_db import reviews
 from megatune_db import store
 from megatune_db.errors import PlanStateError
+from megatune_db.records import CampaignAction
 from megatune_db.records import PlanState
 from megatune_db.reviews import By
 from megatune_db.session import Database
@@ -261,3 +262,27 @@ def test_reviews_are_read_by_an_index(database: Database, query: object) -> None
             scans = [step for step in steps if step.startswith("SCAN")]
             assert all(step in ("SCAN megatune_plans", "SCAN megatune_reviews") for step in scans), steps
             assert not any("megatune_exports" in step or "AUTOMATIC" in step for step in scans), steps
+
+
+def test_what_is_done_to_a_campaign_by_hand_is_logged_and_stays(session: Session) -> None:
+    for name in ("first", "second"):
+        store.put_campaign(session, name=name, file_text="", file_digest="")
+    reviews.log_campaign(session, "first", CampaignAction.STOP, By("ana", "it is enough"))
+    reviews.log_campaign(session, "first", CampaignAction.RESUME, By("ben"))
+    found = queries.campaign_log(session)
+    assert [(row.who, row.campaign, row.action.value, row.comment) for row in found] == [
+        ("ben", "first", "resume", ""),
+        ("ana", "first", "stop", "it is enough"),
+    ]
+    second = queries.campaign(session, "second")
+    assert second is not None
+    assert queries.campaign_log(session, second.id) == []
+    assert len(queries.campaign_log(session, limit=1)) == 1
+    with pytest.raises(LookupError):
+        reviews.log_campaign(session, "third", CampaignAction.STOP, By("ana"))
+    for statement in (
+        "DELETE FROM megatune_campaign_log",
+        "UPDATE megatune_campaign_log SET who = 'somebody else'",
+    ):
+        with pytest.raises(IntegrityError), session.begin_nested():
+            session.execute(text(statement))

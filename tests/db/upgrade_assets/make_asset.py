@@ -34,6 +34,7 @@ from megatune_db import store  # noqa: E402
 from megatune_db import verifications  # noqa: E402
 from megatune_db.embedded import USER  # noqa: E402
 from megatune_db.embedded import EmbeddedServer  # noqa: E402
+from megatune_db.records import CampaignAction  # noqa: E402
 from megatune_db.records import CampaignState  # noqa: E402
 from megatune_db.records import JobState  # noqa: E402
 from megatune_db.records import Provenance  # noqa: E402
@@ -140,6 +141,7 @@ def main() -> None:
                 "reason": "no operator here reads it",
             }
             store.put_priors(session, [prior])
+            reviews.log_campaign(session, "first", CampaignAction.STOP, reviews.By("somebody", "it is enough"))
         dump = connection.connect(path)
         try:
             (HERE / f"{schema.head()}.sql").write_text("\n".join(dump.iterdump()) + "\n")
