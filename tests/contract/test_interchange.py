@@ -42,6 +42,7 @@ from megatune_kernels.target import Toolchain
 from megatune_kernels.target import architecture
 from megatune_planner.drafting import draft_plan
 from megatune_tuner.interchange.exporting import CACHE
+from megatune_tuner.interchange.exporting import METADATA
 from megatune_tuner.interchange.exporting import T4
 from megatune_tuner.interchange.exporting import export_results
 from megatune_tuner.interchange.importing import Place
@@ -153,7 +154,11 @@ UTIL = (
 def test_results_are_of_kernel_tuners_schema(database: Database, tmp_path: Path) -> None:
     schema = schema_of_release("results")
     validator = jsonschema.Draft202012Validator(schema)
-    files = exported(database, tmp_path / "t4", T4)
+    *files, metadata = exported(database, tmp_path / "t4", T4)
+    described = json.loads(metadata.read_text())
+    jsonschema.Draft202012Validator(schema_of_release("metadata")).validate(described)
+    assert described["metadata"]["hardware"]["hardware_description"][0]["gpu"] == "NVIDIA H200"
+    assert "dsl==4.8.1" in described["metadata"]["environment"]["requirements"]
     assert [file.name for file in files] == [
         "projection_k=256,n=64_tokens=4_bf16_mma.t4.json",
         "projection_k=256,n=64_tokens=4_bf16_simt.t4.json",
@@ -241,7 +246,7 @@ def test_what_kernel_tuner_writes_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [T4, CACHE])
 def test_what_was_written_comes_back_as_figures_of_others(database: Database, tmp_path: Path, kind: str) -> None:
-    files = exported(database, tmp_path / kind, kind)
+    files = [file for file in exported(database, tmp_path / kind, kind) if file.name != METADATA]
     with open_database(tmp_path / "theirs.db") as other:
         for again in range(2):
             with other.session() as session:
@@ -454,8 +459,8 @@ def run(*arguments: str | Path) -> Any:
 
 def test_the_commands(database: Database, tmp_path: Path) -> None:
     mine, theirs = tmp_path / "mine.db", tmp_path / "theirs.db"
-    assert "2 files written" in run("export-results", "--db", mine, "--format", "t4", "--out", tmp_path / "o").stdout
-    files = sorted((tmp_path / "o").iterdir())
+    assert "3 files written" in run("export-results", "--db", mine, "--format", "t4", "--out", tmp_path / "o").stdout
+    files = sorted((tmp_path / "o").glob("*.t4.json"))
     done = run("import", *files, "--format", "t4", "--db", theirs)
     assert done.stdout == "12 measurements and 0 configs without figures are new\n"
     assert run("import", *files, "--format", "t4", "--db", theirs).stdout.endswith("are new, 12 were there\n")

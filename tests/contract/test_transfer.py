@@ -13,6 +13,7 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,13 +35,17 @@ from megatune_db.session import open_database
 from megatune_db.store import put_campaign
 from megatune_db.store import put_target
 from megatune_kernels.artifact import revision_of
+from megatune_kernels.artifact_store import store_location
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import operator
 from megatune_kernels.target import Target
+from megatune_kernels.target import architecture
 from megatune_planner.drafting import draft_plan
+from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.compiling import CompilePool
 from megatune_tuner.runners import gpu
 from megatune_tuner.runners import processes
 from megatune_tuner.runners.base import Request
@@ -221,6 +226,15 @@ def test_a_campaign_and_a_plan_count_on_what_was_taken_in(
     # Everything that the budget asks for is known.
     with pytest.raises(NothingMeasured, match="everything that it asks for was measured on A GPU"):
         pack_file(campaign, tmp_path / "next.bundle", database.location)
+    # A machine with a GPU and the compiler that made the bundle finds nothing left to measure.
+    target = measure.target_of(packed.bundle, stand_in())
+    with monkeypatch.context() as patch, closing(CompilePool(store_location(), architecture("sm_90a"))) as pool:
+        patch.setattr(GpuRunner, "target", property(lambda _: target))
+        with Telling() as runner:
+            done_here = run_campaign(campaign, runner, database, builder=pool)
+    assert (done_here.measured, done_here.finals, done_here.state) == (0, 0, CampaignState.FINISHED)
+    assert done_here.speedup == pytest.approx(2, rel=0.01)
+
     more = pack_file(campaign, tmp_path / "next.bundle", database.location, configs=4)
     cells = [cell for cell in more.bundle.cells if cell.workload.operator == "projection"]
     for cell in cells:
@@ -260,7 +274,9 @@ class Dying(GpuRunner):
 
 
 @pytest.mark.usefixtures("host")
-def test_what_was_interrupted_goes_on(packed: BundleFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_interrupted_goes_on(
+    packed: BundleFile, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "x.result"
     monkeypatch.setattr(Dying, "left", 5)
     with pytest.raises(KeyboardInterrupt):
@@ -268,6 +284,9 @@ def test_what_was_interrupted_goes_on(packed: BundleFile, tmp_path: Path, monkey
     kept = list(read_result(out).taken)
     assert sum(one.measurement.stage is Stage.SEARCH for one in kept) == 5
     assert not read_result(out).complete
+    # What there is can be taken in, and the rest later.
+    part = take_in(database, out)
+    assert (part.new, part.complete) == (len(kept), False)
     # Killed in the midst of writing a line.
     with out.open("ab") as file:
         file.write(b'0123456789abcdef {"taken":[')
@@ -280,6 +299,7 @@ def test_what_was_interrupted_goes_on(packed: BundleFile, tmp_path: Path, monkey
     assert list(whole.taken)[: len(kept)] == kept
     searched = [one for one in whole.taken if one.measurement.stage is Stage.SEARCH]
     assert len({(one.workload, one.config) for one in searched}) == len(searched) == 14
+    assert take_in(database, out).new == 14 + sum(len(line) > 1 for line in whole.lines) * 3 - len(kept)
     again = measure_bundle(packed.path, out)
     assert (again.measured, again.finals, again.complete) == (0, 0, True)
     assert read_result(out) == whole

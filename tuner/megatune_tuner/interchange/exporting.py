@@ -21,9 +21,12 @@ from megatune_tuner.interchange.kernel_tuner import Entry
 from megatune_tuner.interchange.kernel_tuner import Tuning
 from megatune_tuner.interchange.kernel_tuner import write_cache
 from megatune_tuner.interchange.kernel_tuner import write_t4
+from megatune_tuner.interchange.kernel_tuner import write_t4_metadata
 
 T4 = "t4"
 CACHE = "kernel-tuner-cache"
+METADATA = "metadata.json"
+"""Beside results in the T4 schema: what they were measured on."""
 WRITERS: dict[str, Callable[[Tuning], str]] = {T4: write_t4, CACHE: write_cache}
 
 
@@ -48,15 +51,23 @@ def export_results(
     written = []
     for tuning, name in _tunings(session, target, regime, provenance, operator):
         path = folder / f"{name}.{'t4' if kind == T4 else 'cache'}.json"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            path.write_text(WRITERS[kind](tuning), encoding="utf-8")
-        except OSError as error:
-            raise MegatuneError(f"cannot write {path}: {error.strerror or error}; name another folder") from error
+        _write(path, WRITERS[kind](tuning))
         written.append(path)
     if not written:
         raise NothingMeasured(f"nothing to export: no config was measured on {target} in regime {regime}")
+    if kind == T4:
+        stored = target.to_dict()
+        written.append(folder / METADATA)
+        _write(written[-1], write_t4_metadata(stored["hardware"], stored["toolchain"]))
     return written
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise MegatuneError(f"cannot write {path}: {error.strerror or error}; name another folder") from error
 
 
 def _tunings(

@@ -105,6 +105,16 @@ def write_t4(tuning: Tuning) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
+def write_t4_metadata(hardware: Mapping[str, Any], toolchain: Mapping[str, Any]) -> str:
+    """The text of the file beside results that says what they were measured on: hardware and what was installed."""
+    requirements = [f"{name}=={version}" for name, version in toolchain.items()]
+    metadata = {
+        "hardware": {"hardware_description": [dict(hardware)]},
+        "environment": {"device_query": dict(hardware), "requirements": requirements},
+    }
+    return json.dumps({"schema_version": T4_VERSION, "metadata": metadata}, indent=1, allow_nan=False) + "\n"
+
+
 def _t4_result(entry: Entry) -> dict[str, Any]:
     measurements: list[dict[str, Any]] = [{"name": "status", "value": entry.status.value, "unit": ""}]
     if entry.samples_us:
