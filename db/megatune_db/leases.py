@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import case
+from sqlalchemy import func
 from sqlalchemy import insert
 from sqlalchemy import select
 from sqlalchemy import update
@@ -301,6 +302,12 @@ def holders(session: Session, campaign_id: int) -> dict[int, str]:
     held = (Job.campaign_id == campaign_id) & (Job.state == JobState.LEASED)
     query = select(Worker.id, Worker.place).join(Job, Job.worker_id == Worker.id).where(held)
     return {row.id: row.place for row in session.execute(query)}
+
+
+def waiting(session: Session) -> dict[int, int]:
+    """How many jobs wait for a worker, by id of the campaign."""
+    query = select(Job.campaign_id, func.count()).where(Job.state == JobState.QUEUED).group_by(Job.campaign_id)
+    return {row[0]: row[1] for row in session.execute(query)}
 
 
 def leased(session: Session, jobs: Collection[int]) -> set[int]:

@@ -1,4 +1,4 @@
-"""The commands ``run``, ``resume``, ``record`` and ``status``, for the one ``megatune`` command to compose.
+"""The commands ``run``, ``resume``, ``worker``, ``record`` and ``status``, for the one ``megatune`` command to compose.
 
 What they need is imported when they run: ``megatune --help`` should not wait for Optuna or a database library.
 """
@@ -10,10 +10,12 @@ import os
 import shlex
 import shutil
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from typing import Annotated
 from typing import Any
+from typing import Literal
 
 import typer
 
@@ -23,6 +25,7 @@ from megatune_db.location import locate
 
 if TYPE_CHECKING:
     from megatune_db.queries import CampaignRow
+    from megatune_db.queries import TroubledJob
     from megatune_tuner.campaign_file import Campaign
     from megatune_tuner.progress import Progress
     from megatune_tuner.recording_run import RecordSummary
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Tune and record.", add_completion=False)
 
+Engine = Literal["local", "ray", "remote"]
+Runner = Literal["gpu", "group", "emulated", "replay"]
 PIPE_COLUMNS = 120
 """Width of tables where stdout is no terminal and nothing says how wide it is."""
 DEFAULT_DATABASE = Location("megatune.db")
@@ -51,7 +56,29 @@ DatabaseOption = Annotated[
     ),
 ]
 GpuOption = Annotated[int, typer.Option("--gpu", min=0, help="Index of the GPU to measure on; of a group, its first.")]
+EngineOption = Annotated[
+    Engine,
+    typer.Option(
+        "--engine", help="Where to measure: local, in this process; ray, on a cluster; remote, by megatune worker."
+    ),
+]
+AddressOption = Annotated[
+    str | None,
+    typer.Option("--address", metavar="HOST:PORT", help="The Ray cluster; otherwise the one that runs here."),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="How many workers: on Ray as many as fit, otherwise 1.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@dataclass(frozen=True)
+class _Where:
+    """Where a campaign is measured."""
+
+    engine: Engine
+    address: str | None
+    workers: int | None
 
 
 @app.command(epilog="Example: megatune run kimi-k3.toml --db tuned.db")
@@ -60,6 +87,9 @@ def run(
     campaign: CampaignArgument,
     db: DatabaseOption = DEFAULT_DATABASE,
     gpu: GpuOption = 0,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     repeat: Annotated[
         int, typer.Option(min=0, help="Run it again so many times with other seeds, and say how its plan flips.")
     ] = 0,
@@ -75,8 +105,10 @@ def run(
 
     again = f"megatune run {campaign} --db {db}"
     if not repeat:
-        _run(load_campaign(campaign), db, gpu, as_json, again=again)
+        _run(load_campaign(campaign), db, gpu, as_json, _Where(engine, address, workers), again=again)
         return
+    if engine != "local":
+        raise MegatuneError("--repeat measures in this process: leave --engine out")
     # What flips is a matter of plans: who composes this command with a planner gives what judges them.
     judge = (context.obj or {}).get(REPEAT)
     if judge is None:
@@ -89,6 +121,9 @@ def resume(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the campaign, as `megatune status` prints it.")],
     db: DatabaseOption = DEFAULT_DATABASE,
     gpu: GpuOption = 0,
+    engine: EngineOption = "local",
+    address: AddressOption = None,
+    workers: WorkersOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with a campaign of a database, as its file was when it ran last.
@@ -108,18 +143,30 @@ def resume(
     if row is None:
         raise MegatuneError(f"the database has no campaign {name!r}; it has {known or 'none'}")
     found = parse_campaign(row.file_text, source=str(db.folder / f"{name}.toml"))
-    _run(found, db, gpu, as_json, again=f"megatune resume {shlex.quote(name)} --db {db}")
+    where = _Where(engine, address, workers)
+    _run(found, db, gpu, as_json, where, again=f"megatune resume {shlex.quote(name)} --db {db}")
 
 
-def _run(campaign: Campaign, db: Location, gpu: int, as_json: bool, *, again: str) -> None:
+def _run(campaign: Campaign, db: Location, gpu: int, as_json: bool, where: _Where, *, again: str) -> None:
     """Run the campaign and say what came of it.
 
     :param again: the command that goes on when it is stopped.
     """
     from megatune_db.records import CampaignState
     from megatune_tuner.execution import run_file
+    from megatune_tuner.execution import run_on_workers
 
-    summary = run_file(campaign, db, progress=_progress(), gpu=gpu)
+    if where.engine == "local":
+        summary = run_file(campaign, db, progress=_progress(), gpu=gpu)
+    else:
+        summary = run_on_workers(
+            campaign,
+            db,
+            ray=where.engine == "ray",
+            address=where.address,
+            workers=where.workers,
+            progress=_progress(),
+        )
     if as_json:
         _print_json(_run_report(summary))
     else:
@@ -164,21 +211,79 @@ def record(
 @app.command(epilog="Example: megatune status --db tuned.db")
 def status(db: DatabaseOption = DEFAULT_DATABASE, as_json: JsonOption = False) -> None:
     """Say how far the campaigns of a database have come."""
+    from megatune_db import election
     from megatune_db.queries import campaigns
+    from megatune_db.queries import troubled_jobs
     from megatune_db.session import open_database
 
     with open_database(db, read_only=True) as database:
         # Asked before and after, because a campaign may end or begin while its row is read.
-        written = database.writer() is not None
         with database.session() as session:
+            coordinated = set(election.holders(session))
             rows = campaigns(session)
-        written = written or database.writer() is not None
+            trouble = troubled_jobs(session)
+        with database.session() as session:
+            coordinated |= set(election.holders(session))
     if as_json:
-        _print_json({"campaigns": [_status_report(row, written) for row in rows]})
+        _print_json(
+            {
+                "campaigns": [_status_report(row, row.id in coordinated) for row in rows],
+                "jobs": [_job_report(job) for job in trouble],
+            }
+        )
     elif not rows:
         typer.echo(f"{db} holds no campaign yet: megatune run CAMPAIGN.toml --db {db}")
     else:
-        _print_status(rows, written)
+        _print_status(rows, coordinated)
+        for job in trouble:
+            typer.echo(_trouble(job))
+
+
+@app.command(epilog="Example: megatune worker --db postgresql://tuner@db.example/megatune")
+def worker(
+    db: DatabaseOption = DEFAULT_DATABASE,
+    name: Annotated[
+        str | None, typer.Option("--campaign", help="Work for this campaign alone; otherwise for any that runs.")
+    ] = None,
+    runner: Annotated[
+        Runner | None, typer.Option("--runner", help="Work only for campaigns that measure with this runner.")
+    ] = None,
+    gpu: GpuOption = 0,
+    idle: Annotated[
+        float | None, typer.Option("--idle", min=0, help="End after so many seconds without work; otherwise wait.")
+    ] = None,
+    lease: Annotated[
+        float, typer.Option("--lease", min=1, help="Seconds after which a job is given out again when this dies.")
+    ] = 30.0,
+    leak: Annotated[
+        int, typer.Option("--leak-mib", min=16, help="Begin anew as a process when it has grown by so many MiB.")
+    ] = 2048,
+) -> None:
+    """Measure for campaigns that run in a database: lease jobs, measure, deliver, until Ctrl-C.
+
+    Workers share a server's database over any number of machines, and a file on one. A recording that a campaign
+    names by a path is looked for beside the database, or in the present directory.
+    """
+    _compute_in_one_thread()
+    from megatune_tuner.serving import replace_process
+    from megatune_tuner.serving import serve
+    from megatune_tuner.stopping import Stop
+    from megatune_tuner.worker import LEAKED
+
+    with Stop() as stop:
+        why = serve(
+            db,
+            name=name,
+            kind=runner,
+            gpu=gpu,
+            idle_s=idle,
+            lease_s=lease,
+            leak_bytes=leak * 2**20,
+            stop=stop,
+            say=lambda text: typer.echo(text, err=True),
+        )
+    if why == LEAKED:
+        replace_process()
 
 
 def _compute_in_one_thread() -> None:
@@ -242,17 +347,45 @@ def _record_report(summary: RecordSummary) -> dict[str, Any]:
     }
 
 
-def _state(row: CampaignRow, written: bool) -> str:
-    """How far a campaign has come, given whether a process writes to its database: a killed one cannot say so."""
+def _state(row: CampaignRow, coordinated: bool) -> str:
+    """How far a campaign has come, given whether a process coordinates it: a killed one cannot say so."""
     from megatune_db.records import CampaignState
 
-    return KILLED if row.state is CampaignState.RUNNING and not written else row.state
+    return KILLED if row.state is CampaignState.RUNNING and not coordinated else row.state
 
 
-def _status_report(row: CampaignRow, written: bool) -> dict[str, Any]:
+def _trouble(job: TroubledJob) -> str:
+    """A line on a job that did not go as it should."""
+    from megatune_db.leases import STRIKES
+    from megatune_db.records import JobState
+
+    what = f"{job.campaign}: {job.operator} {job.shape} tokens={job.tokens}: {', '.join(job.configs)}"
+    latest = job.failures[-1]["reason"]
+    if job.strikes >= STRIKES:
+        return f"{what}: quarantined, because it brought down what measures it {job.strikes} times; last: {latest}"
+    if job.state is JobState.LOST:
+        return f"{what}: not measured, because infrastructure failed {len(job.failures)} times; last: {latest}"
+    return f"{what}: given out {len(job.failures) + 1} times; {latest}"
+
+
+def _job_report(job: TroubledJob) -> dict[str, Any]:
+    return {
+        "campaign": job.campaign,
+        "operator": job.operator,
+        "shape": job.shape,
+        "tokens": job.tokens,
+        "stage": job.stage,
+        "configs": list(job.configs),
+        "state": job.state,
+        "strikes": job.strikes,
+        "failures": [dict(failure) for failure in job.failures],
+    }
+
+
+def _status_report(row: CampaignRow, coordinated: bool) -> dict[str, Any]:
     return {
         "campaign": row.name,
-        "state": _state(row, written),
+        "state": _state(row, coordinated),
         "target": row.target,
         "budget": row.budget,
         "workloads": row.workloads,
@@ -290,7 +423,7 @@ def _print_run(summary: Summary) -> None:
     typer.echo(f"{now}; {every}; {_effort(summary.wall_s, summary.measuring_s)}")
 
 
-def _print_status(rows: list[CampaignRow], written: bool) -> None:
+def _print_status(rows: list[CampaignRow], coordinated: set[int]) -> None:
     from rich.table import Table
 
     table = Table("campaign", "state", "workloads", "trials", "by status", "wall", "measuring")
@@ -299,7 +432,7 @@ def _print_status(rows: list[CampaignRow], written: bool) -> None:
         share = f"{row.measuring_s / row.wall_s:.0%}" if row.measuring_s and row.wall_s else "-"
         table.add_row(
             row.name,
-            _state(row, written),
+            _state(row, row.id in coordinated),
             str(row.workloads),
             str(sum(row.trials.values())),
             _counts(row.statuses),

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Mapping
+from contextlib import ExitStack
 from contextlib import closing
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from megatune_db.election import TERM_S
 from megatune_db.location import Where
 from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
+from megatune_kernels.target import Target
 from megatune_kernels.target import architecture_of
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.coordinator import Configs
+from megatune_tuner.coordinator import Coordinator
+from megatune_tuner.engines.base import Engine
+from megatune_tuner.engines.remote import RemoteEngine
+from megatune_tuner.engines.remote import first_worker
+from megatune_tuner.measuring import Bench
 from megatune_tuner.measuring import Builder
+from megatune_tuner.office import in_office
 from megatune_tuner.progress import Progress
 from megatune_tuner.recording_file import check_place
 from megatune_tuner.recording_run import RecordSummary
@@ -28,6 +38,11 @@ from megatune_tuner.recordings import shipped_recordings
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.stopping import Stop
 from megatune_tuner.summary import Summary
+from megatune_tuner.transactions import OUTAGE_S
+from megatune_tuner.transactions import Transactions
+
+if TYPE_CHECKING:
+    from megatune_tuner.compiling import CompilePool
 
 
 @dataclass(frozen=True)
@@ -50,18 +65,29 @@ def equipment(campaign: Campaign, gpu: int = 0) -> Iterator[Equipment]:
     :raises MegatuneError: when nothing can be measured: no GPU, no recording, or one that lacks what is asked for.
     """
     if campaign.runner.kind == "replay":
-        from megatune_tuner.runners.replay import ReplayRunner
-
         found = _recording(campaign)
-        yield Equipment(ReplayRunner(found), None, found.configs, found.about.facts)
+        yield Equipment(_replay(found), None, found.configs, found.about.facts)
         return
+    with _measuring(campaign, gpu) as runner, closing(_compilers(runner.target)) as pool:
+        yield Equipment(runner, pool, None, runner.facts)
+
+
+def runner_of(campaign: Campaign, gpu: int = 0) -> Runner:
+    """The runner that a campaign names, for whoever builds nothing; the errors are those of ``equipment``."""
+    return _replay(_recording(campaign)) if campaign.runner.kind == "replay" else _measuring(campaign, gpu)
+
+
+def _replay(found: Recording) -> Runner:
+    from megatune_tuner.runners.replay import ReplayRunner
+
+    return ReplayRunner(found)
+
+
+def _compilers(target: Target) -> CompilePool:
     from megatune_kernels.artifact_store import store_location
     from megatune_tuner.compiling import CompilePool
 
-    with _measuring(campaign, gpu) as runner:
-        arch = architecture_of(runner.target.hardware)
-        with closing(CompilePool(store_location(), arch)) as pool:
-            yield Equipment(runner, pool, None, runner.facts)
+    return CompilePool(store_location(), architecture_of(target.hardware))
 
 
 def _measuring(campaign: Campaign, gpu: int) -> Runner:
@@ -101,6 +127,52 @@ def run_file(campaign: Campaign, db: Where, *, progress: Progress | None = None,
             progress=seen,
             stop=stop,
         )
+
+
+def run_on_workers(
+    campaign: Campaign,
+    db: Where,
+    *,
+    ray: bool = False,
+    address: str | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    outage_s: float = OUTAGE_S,
+    term_s: float = TERM_S,
+) -> Summary:
+    """The same with the measuring done by workers in other processes.
+
+    :param ray: start the workers on a Ray cluster; otherwise others start them, with ``megatune worker``.
+    :param address: of the cluster, ``HOST:PORT``; None: the one that runs here, or a new one of this machine alone.
+    :param workers: how many there are to be; None: on Ray as many as fit, else one.
+    :raises MegatuneError: when the cluster does not answer, or has no room for a worker.
+    """
+    with ExitStack() as opened:
+        stop = opened.enter_context(Stop())
+        seen = opened.enter_context(progress or Progress())
+        database = opened.enter_context(open_database(db))
+        transactions = Transactions(database, outage_s=outage_s, note=seen.note)
+        if ray:
+            from megatune_tuner.engines.ray import RayEngine
+
+            engine: Engine = opened.enter_context(
+                closing(RayEngine(campaign, database.location, address=address, workers=workers))
+            )
+        else:
+            engine = RemoteEngine(workers or 1)
+        opened.enter_context(in_office(transactions, campaign, seen, stop, term_s=term_s))
+        engine.launch()
+        if campaign.runner.kind == "replay":
+            found = _recording(campaign)
+            bench: Bench = _replay(found)
+            configs: Configs | None = found.configs
+            builder: Builder | None = None
+        else:
+            if not ray:
+                seen.note("waiting for a worker: megatune worker")
+            bench, configs = first_worker(transactions, campaign.name, lambda: stop.requested, engine.check), None
+            builder = engine.builder(bench) or opened.enter_context(closing(_compilers(bench.target)))
+        return Coordinator(campaign, bench, transactions, engine, builder, configs, seen, stop).run()
 
 
 def record_file(

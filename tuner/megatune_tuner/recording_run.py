@@ -24,6 +24,7 @@ from pathlib import Path
 
 from sqlalchemy.orm import Session
 
+from megatune_db.election import TERM_S
 from megatune_db.queries import ExportRow
 from megatune_db.queries import export_rows
 from megatune_db.records import CampaignState
@@ -49,6 +50,7 @@ from megatune_tuner.measuring import Builder
 from megatune_tuner.measuring import Job
 from megatune_tuner.measuring import Meter
 from megatune_tuner.measuring import wait_for_builds
+from megatune_tuner.office import in_office
 from megatune_tuner.progress import Progress
 from megatune_tuner.recording_file import About
 from megatune_tuner.recording_file import write_recording
@@ -108,8 +110,9 @@ def record(
 
     :param facts: figures of the target to keep with the measurements, such as its copy bandwidth.
     """
-    with database.writer_lock():
-        recorder = _Recorder(campaign, runner, database, builder, configs, progress or Progress(), stop or Stop())
+    progress, stop = progress or Progress(), stop or Stop()
+    with in_office(Transactions(database, note=progress.note), campaign, progress, stop, term_s=TERM_S):
+        recorder = _Recorder(campaign, runner, database, builder, configs, progress, stop)
         return recorder.run(path, facts or {})
 
 

@@ -8,6 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from megatune_tuner.bell import Bell
+from megatune_tuner.measuring import Bench
+from megatune_tuner.measuring import Builder
 from megatune_tuner.stopping import Stop
 from megatune_tuner.transactions import Transactions
 from megatune_tuner.worker import Artifacts
@@ -34,6 +36,14 @@ class Engine(ABC):
 
     ahead: int = 0
     """Jobs that should wait for workers, so that none of them waits for a job."""
+
+    def launch(self) -> None:  # noqa: B027 - most have nothing to do
+        """Start what can work before anything is known of the target."""
+
+    def builder(self, bench: Bench) -> Builder | None:
+        """What builds artifacts where the engine is; None: this process does, with processes of its own."""
+        del bench
+        return None
 
     @abstractmethod
     def start(self, site: Site) -> None:
