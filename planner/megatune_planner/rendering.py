@@ -27,6 +27,7 @@ from megatune_planner.gate import Gate
 from megatune_planner.plan import Plan
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
+from megatune_planner.plan import UnrepeatableBand
 
 NARROW_COLUMNS = 80
 """Of a terminal that gets the columns that matter most alone."""
@@ -70,8 +71,13 @@ def repeatability_text(found: Repeatability) -> str:
     )
     if not found.bands:
         return text
-    bands = "; ".join(f"{b.operator} {b.shape} {_interval(b.tokens_lo, b.tokens_hi)}" for b in found.bands)
+    bands = "; ".join(map(unrepeatable_where, found.bands))
     return f"{text}; not repeatable: {bands}"
+
+
+def unrepeatable_where(band: UnrepeatableBand) -> str:
+    """Which band it is, in words."""
+    return f"{band.operator} {band.shape}, {_interval(band.tokens_lo, band.tokens_hi)} tokens"
 
 
 def tokens_text(band: Band) -> str:

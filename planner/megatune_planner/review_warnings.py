@@ -16,6 +16,7 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import crossover_text
 from megatune_planner.rendering import tokens_text
+from megatune_planner.rendering import unrepeatable_where
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Part
 from megatune_planner.verifying.standing import verification_findings
@@ -89,11 +90,7 @@ def _crossovers(operator: str, shape: ShapePlan) -> Iterator[ReviewWarning]:
 def _repeatability(plan: Plan) -> Iterator[ReviewWarning]:
     found = plan.content.repeatability
     for band in () if found is None else found.bands:
-        yield ReviewWarning(
-            kind="repeatability",
-            where=f"{band.operator} {band.shape}, {band.tokens_lo} to {band.tokens_hi or '…'} tokens",
-            text=band.reason,
-        )
+        yield ReviewWarning(kind="repeatability", where=unrepeatable_where(band), text=band.reason)
 
 
 def _provenance(plan: Plan) -> Iterator[ReviewWarning]:

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from megatune_planner.plan import Plan
 
 
+MOST_BANDS = 3
+"""That are told one by one."""
+
+
 def warn_unverified(plan: Plan, db: Location) -> None:
     """Say on stderr what changed since a plan was measured without anybody verifying it, and what verifying showed."""
     from megatune_db.errors import DatabaseError
     from megatune_db.session import open_database
+    from megatune_planner.rendering import unrepeatable_where
     from megatune_planner.verifying.keeping import findings_of
 
     findings = findings_of(None, plan)
@@ -26,6 +31,8 @@ def warn_unverified(plan: Plan, db: Location) -> None:
             findings = findings_of(session, plan)
     for finding in findings:
         typer.echo(f"warning: {finding.text}", err=True)
-    for band in plan.content.repeatability.bands if plan.content.repeatability else ():
-        where = f"{band.operator} {band.shape}, {band.tokens_lo} to {band.tokens_hi or '…'} tokens"
-        typer.echo(f"warning: not repeatable: {where}: {band.reason}", err=True)
+    bands = plan.content.repeatability.bands if plan.content.repeatability else ()
+    for band in bands[:MOST_BANDS]:
+        typer.echo(f"warning: not repeatable: {unrepeatable_where(band)}: {band.reason}", err=True)
+    if len(bands) > MOST_BANDS:
+        typer.echo(f"warning: not repeatable: {len(bands) - MOST_BANDS} more bands: megatune show names them", err=True)
