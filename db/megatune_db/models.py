@@ -32,6 +32,7 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column
 
+from megatune_db.records import CampaignAction
 from megatune_db.records import CampaignState
 from megatune_db.records import JobState
 from megatune_db.records import PlanState
@@ -486,5 +487,18 @@ class Prior(Base):
     entry: Mapped[Any] = mapped_column(JSON)
     """What was found best, as the file has it."""
     reason: Mapped[str] = mapped_column(Text)
-    """Why no operator makes a config of it; empty where one may."""
+    """Why no operator made a config of it when it was imported; empty where one may."""
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class CampaignEntry(Base):
+    """An entry of the audit log: one action on one campaign. Triggers keep it from being changed and deleted."""
+
+    __tablename__ = "megatune_campaign_log"
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    campaign_id: Mapped[int] = mapped_column(ForeignKey("megatune_campaigns.id"), index=True)
+    at: Mapped[datetime] = mapped_column(default=utc_now)
+    who: Mapped[str] = mapped_column(String(256))
+    action: Mapped[CampaignAction] = mapped_column(_word(CampaignAction))
+    comment: Mapped[str] = mapped_column(Text)

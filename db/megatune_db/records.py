@@ -106,6 +106,15 @@ class ReviewAction(enum.StrEnum):
     """Put back into service in place of a later plan, which the entry names."""
 
 
+class CampaignAction(enum.StrEnum):
+    """What somebody did to a campaign that runs or has stopped."""
+
+    STOP = "stop"
+    """Asked it to end after its current measurement."""
+    RESUME = "resume"
+    """Had it go on."""
+
+
 @dataclass(frozen=True)
 class Regime:
     """Under which conditions samples were taken; samples of two regimes are never compared."""

@@ -1,4 +1,5 @@
-"""Reviews: every function moves a plan on and writes the audit log, and leaves the commit to the entry point.
+"""Reviews: every function moves a plan on and writes the audit log, and leaves the commit to the entry point. What is
+done to campaigns by hand is in the log too.
 
 A plan is a draft, then approved, exported and retired. The one that is exported is in service: for one target, model
 and worlds there is at most one, and the next takes its place. Entries of the log are never changed, and nothing is
@@ -21,9 +22,12 @@ from megatune_db.dialects import on_postgres
 from megatune_db.dialects import review_lock
 from megatune_db.errors import PlanStateError
 from megatune_db.models import IS_IN_SERVICE
+from megatune_db.models import Campaign
+from megatune_db.models import CampaignEntry
 from megatune_db.models import Export
 from megatune_db.models import Plan
 from megatune_db.models import Review
+from megatune_db.records import CampaignAction
 from megatune_db.records import PlanState
 from megatune_db.records import ReviewAction
 
@@ -141,6 +145,19 @@ def roll_back(session: Session, digest: str, by: By, *, to: str) -> None:
         )
     _move(session, plan, PlanState.RETIRED, ReviewAction.ROLL_BACK, by, other=earlier)
     _move(session, earlier, PlanState.EXPORTED, ReviewAction.RESTORE, by, other=plan)
+
+
+def log_campaign(session: Session, campaign: str, action: CampaignAction, by: By) -> None:
+    """Write down what somebody does to a campaign.
+
+    :param campaign: name.
+    :raises LookupError: when there is no such campaign.
+    """
+    found = session.scalar(select(Campaign.id).where(Campaign.name == campaign))
+    if found is None:
+        raise LookupError(f"no campaign {campaign}")
+    session.add(CampaignEntry(campaign_id=found, who=by.who, action=action, comment=by.comment))
+    session.flush()
 
 
 def digest_of_files(digests: Mapping[str, str]) -> str:

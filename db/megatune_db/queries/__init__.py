@@ -46,8 +46,10 @@ from megatune_db.queries._queue import TroubledJob
 from megatune_db.queries._queue import WorkerRow
 from megatune_db.queries._queue import troubled_jobs
 from megatune_db.queries._queue import workers
+from megatune_db.queries._reviews import CampaignLogRow
 from megatune_db.queries._reviews import PlanExportRow
 from megatune_db.queries._reviews import ReviewRow
+from megatune_db.queries._reviews import campaign_log
 from megatune_db.queries._reviews import plan_export
 from megatune_db.queries._reviews import plan_exports
 from megatune_db.queries._reviews import reviews
@@ -78,6 +80,7 @@ from megatune_db.queries._verifications import verifications
 __all__ = [
     "MOST_FAILING",
     "ArtifactRow",
+    "CampaignLogRow",
     "CampaignRow",
     "Contender",
     "DatabaseSize",
@@ -106,6 +109,7 @@ __all__ = [
     "WorkloadRow",
     "artifacts",
     "campaign",
+    "campaign_log",
     "campaign_names",
     "campaign_workloads",
     "campaigns",

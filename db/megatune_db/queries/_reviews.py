@@ -1,4 +1,4 @@
-"""The audit log of plans, and what was exported of them."""
+"""The audit log of plans and campaigns, and what was exported of them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlalchemy.orm import aliased
 
+from megatune_db.models import Campaign
+from megatune_db.models import CampaignEntry
 from megatune_db.models import Export
 from megatune_db.models import Plan
 from megatune_db.models import Review
+from megatune_db.records import CampaignAction
 from megatune_db.records import PlanState
 from megatune_db.records import ReviewAction
 
@@ -35,6 +38,19 @@ class ReviewRow:
     after: PlanState
     other: str | None
     """Digest of the plan that it gave its place to, or took it from."""
+    comment: str
+
+
+@dataclass(frozen=True)
+class CampaignLogRow:
+    """One action on one campaign."""
+
+    at: datetime
+    """UTC."""
+    who: str
+    campaign: str
+    """Its name."""
+    action: CampaignAction
     comment: str
 
 
@@ -60,6 +76,22 @@ class PlanExportRow:
     """SHA-256 of each, hexadecimal, by path."""
     digest: str
     """Of ``files``."""
+
+
+def campaign_log(session: Session, campaign_id: int | None = None, *, limit: int | None = None) -> list[CampaignLogRow]:
+    """What was done to campaigns by hand, the latest first.
+
+    :param campaign_id: None for those of every campaign.
+    """
+    query = (
+        select(CampaignEntry.at, CampaignEntry.who, Campaign.name, CampaignEntry.action, CampaignEntry.comment)
+        .join(Campaign, Campaign.id == CampaignEntry.campaign_id)
+        .order_by(CampaignEntry.id.desc())
+        .limit(limit)
+    )
+    if campaign_id is not None:
+        query = query.where(CampaignEntry.campaign_id == campaign_id)
+    return [CampaignLogRow(*row) for row in session.execute(query)]
 
 
 def reviews(session: Session, plan: str | None = None, *, limit: int | None = None) -> list[ReviewRow]:

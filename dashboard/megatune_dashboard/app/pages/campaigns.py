@@ -22,13 +22,16 @@ from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
 from megatune_dashboard.app.welcome import welcome
 from megatune_db import queries
+from megatune_db import reviews
 from megatune_db.errors import DatabaseError
 from megatune_db.queries import CampaignRow
 from megatune_db.queries import OutcomeRow
 from megatune_db.queries import TargetRow
+from megatune_db.records import CampaignAction
 from megatune_db.records import CampaignState
 from megatune_db.records import Stage
 from megatune_db.records import Status
+from megatune_db.reviews import By
 from megatune_kernels.errors import MegatuneError
 
 TITLE = "Campaigns"
@@ -153,6 +156,7 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     ended = [{"status": str(status), "measurements": count} for status, count in sorted(row.statuses.items())]
     _gains(found)
     folded_table("How measurements ended", "statuses", lambda: ended, empty="Nothing was measured yet.")
+    _log(context, row)
     context.link("search", "How it searched, and why it chose what it chose", campaign=row.name)
 
 
@@ -208,7 +212,7 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
         st.button(
             "Stopping after this measurement" if asked else "Stop",
             on_click=_tell,
-            args=(context, row.name, "stop"),
+            args=(context, row.name, CampaignAction.STOP),
             disabled=asked,
             icon=":material/stop_circle:",
             key="stop",
@@ -217,7 +221,7 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
         st.button(
             "Go on",
             on_click=_tell,
-            args=(context, row.name, "resume"),
+            args=(context, row.name, CampaignAction.RESUME),
             disabled=writer is not None,
             icon=":material/play_circle:",
             key="resume",
@@ -229,17 +233,25 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
         st.warning(plain(said))
 
 
-def _tell(context: Context, name: str, what: str) -> None:
+def _tell(context: Context, name: str, what: CampaignAction) -> None:
     """What a button does; what keeps it from being done is shown when the page is drawn next."""
     try:
-        if what == "stop":
-            database = context.source.database()
-            if database is not None:
+        # In the log if it was done, and done only by whom the log may name.
+        with context.writing() as session:
+            reviews.log_campaign(session, name, what, By(context.person.name))
+            if what is CampaignAction.RESUME:
+                running.resume(name, context.location)
+            elif (database := context.source.database()) is not None:
                 running.ask_to_stop(database)
-        else:
-            running.resume(name, context.location)
     except (MegatuneError, DatabaseError) as error:
         st.session_state["campaign-said"] = str(error)
+
+
+def _log(context: Context, row: CampaignRow) -> None:
+    found = context.read(queries.campaign_log, row.id)
+    if found:
+        lines = [{"when (UTC)": each.at, "who": each.who, "action": each.action.value} for each in found]
+        folded_table("Who stopped it and had it go on", "campaign-log", lambda: lines, empty="")
 
 
 def progress_of(context: Context, row: CampaignRow) -> Progress:
