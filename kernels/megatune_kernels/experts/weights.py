@@ -8,6 +8,7 @@ other, and scales take three neighbouring values, so that sums of products with 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -53,8 +54,14 @@ class Weights:
         values = self.values[copy][experts]
         if not self.scales.numel():
             return values.to(dtype)
-        table = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=dtype, device=values.device)
+        table = _table(dtype, values.device)
         codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)
         exponents = self.scales[copy][experts].to(torch.int32) - E8M0_BIAS
         factors = torch.exp2(exponents.to(dtype)).repeat_interleave(SCALE_GROUP, dim=-1)
         return table[codes.to(torch.int32)] * factors
+
+
+@cache
+def _table(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Numbers by code. Made once: nothing may be copied to a GPU while a graph is captured."""
+    return torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=dtype, device=device)
