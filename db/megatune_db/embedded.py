@@ -65,9 +65,7 @@ class EmbeddedServer:
                 self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
                 os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
                 if not all(parent.stat().st_mode & 0o001 for parent in (binaries, *binaries.parents)):
-                    binaries = Path(shutil.copytree(binaries, self.folder / "postgres"))
-                    for path in (binaries, *binaries.rglob("*")):
-                        os.chown(path, nobody.pw_uid, nobody.pw_gid)
+                    binaries = _copied(binaries, self.folder / "postgres")
             self.binaries = binaries / "bin"
             self._initialise()
         except BaseException:
@@ -210,6 +208,15 @@ class EmbeddedServer:
             self._shell.kill()
             self._shell.wait()
         self._shell = None
+
+
+def _copied(binaries: Path, folder: Path) -> Path:
+    """The server with its libraries, which lie beside the package, where everybody may read them."""
+    package = binaries.parent
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name)
+    return Path(shutil.copytree(binaries, folder / package.name / binaries.name))
 
 
 def _free_port() -> int:

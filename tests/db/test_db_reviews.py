@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Callable
 
 import pytest
 from db_examples import TARGET
 from db_examples import measured
 from db_examples import put_examples
-from sqlalchemy import event
+from query_steps import steps
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
@@ -17,8 +18,8 @@ from sqlalchemy.orm import Session
 from megatune_db import queries
 from megatune_db import reviews
 from megatune_db import store
+from megatune_db.backend import VERSION_TABLE
 from megatune_db.errors import PlanStateError
-from megatune_db.records import CampaignAction
 from megatune_db.records import PlanState
 from megatune_db.reviews import By
 from megatune_db.session import Database
@@ -186,7 +187,7 @@ def test_nothing_that_was_recorded_is_changed_or_deleted(database: Database, sta
 
 
 def test_two_plans_are_never_in_service_at_once(database: Database) -> None:
-    with pytest.raises(IntegrityError, match="UNIQUE"), database.session() as session:
+    with pytest.raises(IntegrityError, match=r"(?i)unique"), database.session() as session:
         session.execute(text("UPDATE megatune_plans SET state = 'exported' WHERE digest IN ('p0', 'p1')"))
 
 
@@ -245,44 +246,7 @@ def test_what_fails_half_way_leaves_no_trace(database: Database) -> None:
     ],
     ids=["reviews", "newest reviews", "exports", "in service", "replaced", "earlier", "summaries"],
 )
-def test_reviews_are_read_by_an_index(database: Database, query: object) -> None:
-    statements: list[tuple[str, object]] = []
-
-    def remember(_: object, __: object, sql: str, parameters: object, *___: object) -> None:
-        statements.append((sql, parameters))
-
-    event.listen(database.engine, "before_cursor_execute", remember)
-    with database.session() as session:
-        query(session)  # type: ignore[operator]
-    event.remove(database.engine, "before_cursor_execute", remember)
-    with database.engine.connect() as opened:
-        for sql, parameters in statements:
-            steps = [row[3] for row in opened.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", parameters)]
-            # Walking all plans, or the log from its end, is what these are for.
-            scans = [step for step in steps if step.startswith("SCAN")]
-            assert all(step in ("SCAN megatune_plans", "SCAN megatune_reviews") for step in scans), steps
-            assert not any("megatune_exports" in step or "AUTOMATIC" in step for step in scans), steps
-
-
-def test_what_is_done_to_a_campaign_by_hand_is_logged_and_stays(session: Session) -> None:
-    for name in ("first", "second"):
-        store.put_campaign(session, name=name, file_text="", file_digest="")
-    reviews.log_campaign(session, "first", CampaignAction.STOP, By("ana", "it is enough"))
-    reviews.log_campaign(session, "first", CampaignAction.RESUME, By("ben"))
-    found = queries.campaign_log(session)
-    assert [(row.who, row.campaign, row.action.value, row.comment) for row in found] == [
-        ("ben", "first", "resume", ""),
-        ("ana", "first", "stop", "it is enough"),
-    ]
-    second = queries.campaign(session, "second")
-    assert second is not None
-    assert queries.campaign_log(session, second.id) == []
-    assert len(queries.campaign_log(session, limit=1)) == 1
-    with pytest.raises(LookupError):
-        reviews.log_campaign(session, "third", CampaignAction.STOP, By("ana"))
-    for statement in (
-        "DELETE FROM megatune_campaign_log",
-        "UPDATE megatune_campaign_log SET who = 'somebody else'",
-    ):
-        with pytest.raises(IntegrityError), session.begin_nested():
-            session.execute(text(statement))
+def test_reviews_are_read_by_an_index(database: Database, query: Callable[[Session], object]) -> None:
+    walked = {step.table for step in steps(database, query, as_if_large=True) if not step.searched}
+    # Walking all plans, or the log from its end, is what these are for; the version and the targets are few rows.
+    assert walked <= {"megatune_plans", "megatune_reviews", "megatune_targets", VERSION_TABLE}

@@ -87,20 +87,24 @@ def _rows(url: str) -> int:
 
 
 def test_a_process_that_writes_is_refused_once_another_has_upgraded(empty_url: str, tmp_path: Path) -> None:
-    writer = subprocess.Popen(
-        [sys.executable, "-c", WRITER, empty_url, str(Path(__file__).parent)], stdout=subprocess.PIPE, text=True
-    )
-    assert writer.stdout is not None
+    told = tmp_path / "told.txt"
+    with told.open("w") as out:
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, empty_url, str(Path(__file__).parent)], stdout=out, text=True
+        )
     try:
-        said = [writer.stdout.readline() for _ in range(5)]
-        upgrading = _newer(empty_url, tmp_path / "next")
-        rest, _ = upgrading.communicate(timeout=120)
+        deadline = time.monotonic() + 120
+        while told.read_text().count("\n") < 5:
+            assert time.monotonic() < deadline
+            assert writer.poll() is None
+            time.sleep(0.02)
+        rest, _ = _newer(empty_url, tmp_path / "next").communicate(timeout=120)
         assert rest == "9000\n"
-        more, _ = writer.communicate(timeout=120)
+        writer.wait(120)
     finally:
         writer.kill()
-        writer.communicate()
-    lines = [*said, *more.splitlines(keepends=True)]
+        writer.wait()
+    lines = told.read_text().splitlines()
     assert "was upgraded by another version of megatune" in lines[-1]
     # Everything that was said to be committed is there, and nothing else.
     assert _rows(empty_url) == len(lines) - 1
