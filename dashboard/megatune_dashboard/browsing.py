@@ -59,14 +59,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(db: Path, options: Sequence[str] = (), *, port: int | None = None) -> Iterator[str]:
+def served(
+    db: Path, options: Sequence[str] = (), *, port: int | None = None, said: Path | None = None
+) -> Iterator[str]:
     """Serve a database in a process of its own; gives the address, and ends the process with the block.
 
     :param port: None: a free one.
+    :param said: file that keeps what the process says.
     :raises MegatuneError: when it does not answer, with what it said.
     """
     port = free_port() if port is None else port
-    with tempfile.TemporaryFile() as log:
+    with tempfile.TemporaryFile() if said is None else said.open("w+b") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "megatune_dashboard", "dashboard", "--db", str(db), "--port", str(port), *options],
             stdout=log,

@@ -20,15 +20,23 @@ pytest.importorskip("streamlit")
 
 from streamlit.testing.v1 import AppTest
 
+from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.pages import PAGES
+from megatune_dashboard.app.pages import campaigns
 from megatune_dashboard.app.people import Person
 from megatune_dashboard.app.people import Role
+from megatune_dashboard.app.source import Source
 from megatune_db import queries
+from megatune_db import reviews
 from megatune_db import store
 from megatune_db.codec import SAMPLE
+from megatune_db.records import CampaignAction
+from megatune_db.reviews import By
 from megatune_db.session import open_database
+from megatune_kernels.errors import MegatuneError
 
 Show = Callable[..., AppTest]
+REVIEWER = Person("rea@example.org", Role.REVIEWER, local=False)
 VIEWER = Person("vic@example.org", Role.VIEWER, local=False)
 MARKUP = '<script>alert(1)</script> [link](http://example.org) **bold** :red[x] $x^2$ "=1+1"'
 
@@ -116,6 +124,23 @@ def test_a_campaign_whose_process_ended_can_go_on(show: Show, tuned: Path) -> No
     assert [each.label for each in app.button] == ["Go on"]
     assert app.code[0].value == f"megatune resume --db {tuned} -- reductions"
     assert not show(tuned, "campaigns", person=VIEWER).button
+
+
+def test_what_is_done_to_a_campaign_is_in_its_log_and_no_viewer_does_it(show: Show, tuned: Path) -> None:
+    with forced(tuned) as opened:
+        opened.execute("UPDATE megatune_campaigns SET state = 'stopped' WHERE name = 'reductions'")
+    context = Context(Source(tuned), VIEWER)
+    for action in CampaignAction:
+        # The button is not there for a viewer; what it does is refused all the same.
+        with pytest.raises(MegatuneError, match="takes the role reviewer"):
+            campaigns.act(context, "reductions", action)
+    with pytest.raises(MegatuneError, match="no campaign runs"):
+        campaigns.act(Context(Source(tuned), REVIEWER), "reductions", CampaignAction.STOP)
+    with open_database(tuned) as database, database.session() as session:
+        assert not queries.campaign_log(session), "what was not done is not in the log"
+        reviews.log_campaign(session, "reductions", CampaignAction.STOP, By(REVIEWER.name))
+    app = no_fault(show(tuned, "campaigns", campaign="reductions"))
+    assert "Who stopped it and had it go on" in [each.label for each in app.expander]
 
 
 def test_explore_shows_curves_bands_and_crossovers(show: Show, tuned: Path) -> None:
@@ -246,7 +271,9 @@ def test_health_counts_and_names_what_failed(show: Show, tuned: Path) -> None:
             "megatune_measurements WHERE stage = 'search' ORDER BY median_us DESC LIMIT 3)"
         )
     app = no_fault(show(tuned, "health"))
-    quarantined, failing, hangs = (shown(app, place) for place in range(3))
+    tables = [each.value for each in app.dataframe]
+    quarantined, failing = [each for each in tables if "workloads" in each]
+    (hangs,) = [each for each in tables if "reason" in each]
     assert quarantined["workloads"].sum() == failing["workloads"].sum() == 3
     assert set(quarantined["status"]) == {"hang"}
     assert set(hangs["reason"]) == {"rank 1 stopped in phase measure"}

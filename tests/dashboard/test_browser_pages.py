@@ -12,6 +12,7 @@ import pictures
 import pytest
 
 from megatune_dashboard import browsing
+from megatune_db import queries
 from megatune_db.records import CampaignState
 from megatune_db.session import open_database
 
@@ -73,7 +74,7 @@ def test_from_nothing_to_a_campaign_that_stops(page: Page, tmp_path: Path, scree
             )
             page.screenshot(path=screenshots / "running.png")
             page.get_by_role("button", name="Stop", exact=True).click()
-            assert process.wait(30) == 130
+            assert process.wait(60) == 130
         finally:
             process.kill()
             process.wait()
@@ -83,6 +84,10 @@ def test_from_nothing_to_a_campaign_that_stops(page: Page, tmp_path: Path, scree
         page.get_by_role("button", name="Stop", exact=True).click()
         campaign_examples.wait_for(path, CampaignState.STOPPED)
         page.get_by_role("button", name="Go on", exact=True).wait_for()
+    with open_database(path, read_only=True) as database, database.session() as session:
+        log = queries.campaign_log(session)
+    assert [(row.campaign, row.action.value) for row in log] == [("long", each) for each in ("stop", "resume", "stop")]
+    assert len({row.who for row in log}) == 1
 
 
 def test_a_filter_survives_a_reload_and_a_click_shows_samples(page: Page, served_tuned: str) -> None:

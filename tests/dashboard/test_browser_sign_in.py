@@ -53,8 +53,10 @@ def address(
         viewers = ["*@example.org"]
         """
     )
-    with browsing.served(tuned, ["--sign-in", str(file)], port=port) as found:
+    said = folder / "said.log"
+    with browsing.served(tuned, ["--sign-in", str(file)], port=port, said=said) as found:
         yield found
+    assert SECRET not in said.read_text("utf-8", errors="replace")
 
 
 @pytest.fixture
@@ -87,6 +89,12 @@ def test_a_reviewer_decides_and_a_viewer_looks(
     page.get_by_text("How it searched").wait_for()
     assert page.get_by_role("button", name="Go on").count() == (role == "reviewer")
     assert SECRET not in page.content()
+    if role == "viewer":
+        for path in ("explore", "search", "plans", "exports", "health"):
+            page.goto(f"{address}/{path}")
+            page.get_by_role("heading", level=1).first.wait_for()
+            browsing.settled(page)
+            assert SECRET not in page.content()
     page.get_by_role("button", name="Sign out").click()
     page.get_by_role("button", name="Sign in").wait_for()
 

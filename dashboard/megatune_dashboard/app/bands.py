@@ -16,8 +16,6 @@ from megatune_planner.rendering import tokens_text
 
 ROWS_PIXELS = 76
 AXIS_PIXELS = 52
-LEGEND_PIXELS = 21
-"""Of each entry."""
 MOST_LETTERS = 44
 """Of a config in the legend, which a phone still shows."""
 STOCK = "stock"
@@ -46,7 +44,7 @@ def bands_figure(upper: tuple[str, ShapePlan | None], lower: tuple[str, ShapePla
     in_order = sorted(bars, key=lambda bar: bar.start)
     used = [name for name in dict.fromkeys(bar.decision for bar in in_order) if name != STOCK]
     colours = {name: charts.COLOURS[place % len(charts.COLOURS)] for place, name in enumerate(used)}
-    legend = LEGEND_PIXELS * (len(used) + 1) + 8
+    legend = charts.LEGEND_PIXELS * (len(used) + 1) + 8
     made = charts.figure(ROWS_PIXELS + AXIS_PIXELS + legend)
     for name in [*used, STOCK]:
         mine = [bar for bar in bars if bar.decision == name]

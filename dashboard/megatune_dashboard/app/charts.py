@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Sequence
+from datetime import datetime
+from datetime import timedelta
 from typing import Any
 
 import plotly.graph_objects as go
@@ -16,6 +19,11 @@ BASELINE_DASHES = ("dash", "dashdot", "longdash")
 PREDICTED_DASH = "dot"
 """Of whatever was not measured; nothing that was measured is drawn so."""
 HEIGHT = 420
+LEAST_TIME = timedelta(hours=6)
+"""On both sides of what an axis of times shows."""
+TIME_AXIS_PIXELS = 76
+LEGEND_PIXELS = 21
+"""Of each entry."""
 MOST_POINTS = 5000
 """Of one trace: more than a screen can show."""
 
@@ -52,6 +60,23 @@ def tokens_axis(made: go.Figure, tokens: Iterable[int]) -> None:
             ticks.append(place)
     made.update_xaxes(
         type="log", title="tokens in a decode step", tickvals=ticks, ticktext=[str(tick) for tick in ticks]
+    )
+
+
+def time_axis(made: go.Figure, times: Sequence[datetime], entries: int, height: int) -> None:
+    """An axis of days and minutes, and below it a legend of one entry a line, however low the chart is.
+
+    :param times: UTC.
+    :param height: pixels of the chart without its axis and legend.
+    """
+    pad = max(LEAST_TIME, (max(times) - min(times)) / 20)
+    made.update_xaxes(title="when, UTC", tickformat="%Y-%m-%d<br>%H:%M", range=[min(times) - pad, max(times) + pad])
+    below = TIME_AXIS_PIXELS + LEGEND_PIXELS * entries
+    made.update_layout(
+        height=height + below,
+        margin={"b": below},
+        showlegend=True,
+        legend={"orientation": "v", "yref": "container", "y": 0, "yanchor": "bottom"},
     )
 
 

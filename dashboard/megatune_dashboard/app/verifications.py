@@ -70,7 +70,7 @@ def verification_rows(rows: Iterable[VerificationRow]) -> list[dict[str, Any]]:
 def timeline_figure(rows: Sequence[VerificationRow]) -> go.Figure:
     """Verdicts over time, a line for each plan."""
     names = list(dict.fromkeys(_plan(row) for row in rows))
-    made = charts.figure(150 + 34 * len(names))
+    made = charts.figure()
     for verdict, (colour, symbol) in LOOKS.items():
         mine = [row for row in rows if row.verdict == verdict]
         if mine:
@@ -84,9 +84,8 @@ def timeline_figure(rows: Sequence[VerificationRow]) -> go.Figure:
                 hovertemplate="%{x|%Y-%m-%d %H:%M} UTC: %{fullData.name}<br>%{customdata[0]}<br>%{customdata[2]}, by "
                 "%{customdata[1]}<extra></extra>",
             )
-    made.update_xaxes(title="when, UTC")
     made.update_yaxes(automargin=True, categoryorder="array", categoryarray=names[::-1])
-    made.update_layout(showlegend=True)
+    charts.time_axis(made, [row.at for row in rows], len(made.data), 60 + 34 * len(names))
     return made
 
 
@@ -135,13 +134,13 @@ def canary_rows(pairs: Iterable[tuple[VerificationRow, Verification]]) -> list[d
             "when (UTC)": row.at,
             "plan": row.name,
             "workload": each.workload,
-            "config": each.config,
             "verdict": each.verdict.value,
             "then µs": each.then_us,
             "now µs": each.now_us,
             "now over then": None if each.ratio is None else each.ratio.median,
             "low": None if each.ratio is None else each.ratio.low,
             "high": None if each.ratio is None else each.ratio.high,
+            "config": each.config,
         }
         for row, found in pairs
         for each in found.machine.canaries
@@ -159,7 +158,7 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
     if not found:
         return None
     shown = dict(list(found.items())[:MOST_CANARIES])
-    made = charts.figure(380 + 18 * max(0, len(shown) - 4))
+    made = charts.figure()
     for place, (name, points) in enumerate(shown.items()):
         ratios = [(row, each, each.ratio) for row, each in points if each.ratio is not None]
         made.add_scatter(
@@ -175,7 +174,7 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
             },
             customdata=[[each.verdict.value, each.then_us, each.now_us, hover(row.name)] for row, each, _ in ratios],
             mode="lines+markers",
-            name=hover(shortened(name, 60)),
+            name=hover(shortened(name, 44)),
             line={"color": charts.COLOURS[place % len(charts.COLOURS)]},
             hovertemplate="%{x|%Y-%m-%d %H:%M} UTC: %{y:+.2f} % (%{customdata[1]:.3f} to %{customdata[2]:.3f} µs)<br>"
             "%{customdata[0]}, of plan %{customdata[3]}<extra>%{fullData.name}</extra>",
@@ -184,9 +183,8 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
     for edge in (-margin, margin):
         made.add_hline(y=edge, line={"color": charts.LIMIT_COLOUR, "width": 1, "dash": "dash"})
     made.add_hline(y=0, line={"color": charts.BASELINE_COLOUR, "width": 1})
-    made.update_xaxes(title="when, UTC")
-    made.update_yaxes(title="slower than when the plan was made, %")
-    made.update_layout(showlegend=True)
+    made.update_yaxes(title="slower than then, %")
+    charts.time_axis(made, [row.at for points in shown.values() for row, _ in points], len(shown), 260)
     return made
 
 

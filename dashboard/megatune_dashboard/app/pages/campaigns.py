@@ -236,15 +236,23 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
 def _tell(context: Context, name: str, what: CampaignAction) -> None:
     """What a button does; what keeps it from being done is shown when the page is drawn next."""
     try:
-        # In the log if it was done, and done only by whom the log may name.
-        with context.writing() as session:
-            reviews.log_campaign(session, name, what, By(context.person.name))
-            if what is CampaignAction.RESUME:
-                running.resume(name, context.location)
-            elif (database := context.source.database()) is not None:
-                running.ask_to_stop(database)
+        act(context, name, what)
     except (MegatuneError, DatabaseError) as error:
         st.session_state["campaign-said"] = str(error)
+
+
+def act(context: Context, name: str, what: CampaignAction) -> None:
+    """Stop a campaign or have it go on; the log says so where it was done.
+
+    :raises MegatuneError: for somebody who may only look, and when it cannot be done.
+    :raises DatabaseError: when the database cannot be written.
+    """
+    with context.writing() as session:
+        reviews.log_campaign(session, name, what, By(context.person.name))
+        if what is CampaignAction.RESUME:
+            running.resume(name, context.location)
+        elif (database := context.source.database()) is not None:
+            running.ask_to_stop(database)
 
 
 def _log(context: Context, row: CampaignRow) -> None:

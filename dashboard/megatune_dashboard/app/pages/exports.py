@@ -227,6 +227,7 @@ def _verified(context: Context) -> None:
         "Time of the choice over the time of what comes closest to it, with its 95 % interval: at or below "
         f"{1 + found.margin:g} it holds."
     )
+    st.markdown(f"**Canaries**: {plain(found.machine.reason)}")
     table(f"canaries-{row.id}", canary_rows([(row, found)]), empty="No canary was measured.", columns=NUMBERS)
 
 
