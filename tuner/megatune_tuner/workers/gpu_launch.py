@@ -81,7 +81,8 @@ def passing(kernel: Any, shape: Launch, operands: Sequence[tuple[int, ...]]) -> 
     packed = [_Packed(shape, pointers) for pointers in operands]
     configs: dict[int, driver.CUlaunchConfig] = {}
 
-    def enqueue(stream: Any, copy: int) -> None:
+    def enqueue(stream: Any, copy: int, loaded: Any = kernel) -> None:
+        # cuda.core unloads code that no kernel of it refers to any more, so that this one is kept.
         # A graph that is being captured has the stream that it captures.
         handle = int(getattr(stream, "stream", stream).handle)
         if handle not in configs:
