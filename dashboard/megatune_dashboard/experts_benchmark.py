@@ -26,7 +26,7 @@ PUBLISHED = {
     192: {1: 59.76, 2: 68.54, 4: 93.04, 8: 121.47, 16: 187.71, 32: 235.41, 64: 334.59},
 }
 """By width of a rank's slice and tokens, µs of a layer: vLLM 0.24.0, Marlin with MXFP4 weights, BF16 activations, SiLU
- in place of SiTU, one H200 SXM, routing power_law_1.01. Source: aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0),
+in place of SiTU, one H200 SXM, routing power_law_1.01. Source: aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0),
 systems/data/h200_sxm/moe/vllm/0.24.0/moe_perf.parquet."""
 FEW_TOKENS = 16
 FEW_GOAL = 2.0

@@ -118,6 +118,7 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 256}
         (SMALL | SITU, "mxfp4", 5, "grouped", {"group": 2, "up_k_warps": 2, "up_k_unroll": 2, "up_stages": 2}),
         (SMALL | SITU, "mxfp4", 3, "per_route", {"up_k_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "pdl": False}),
         (SMALL, "bf16", 9, "grouped", {"group": 16, "up_k_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
+        (WIDE, "fp8", 2, "grouped", {"group": 2, "up_k_warps": 1, "down_k_unroll": 4, "up_row_tiles": 1}),
         (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "up_k_warps": 2, "down_k_unroll": 2, "down_row_tiles": 1}),
     ],
 )

@@ -123,6 +123,25 @@ def permute(low: Uint32, high: Uint32, selector: Any) -> Uint32:
     )
 
 
+def _times_2_to_120(pair: Uint32) -> Uint32:
+    # A product of BF16 takes no immediate.
+    return inline_ptx(
+        "{ .reg .b32 factor; mov.b32 factor, 0x7B807B80; mul.rn.bf16x2 {$w0}, {$r0}, factor; }",
+        write_only_types=[Uint32],
+        read_only_args=[pair],
+    )
+
+
+def weights_of_bytes(word: Uint32) -> list[Uint32]:
+    """Four E4M3 as pairs of BF16: (0, 2), (1, 3).
+
+    The seven bits of a magnitude, put behind the sign of a BF16 and three more bits of exponent, are that magnitude
+    times 2^-120. The code of NaN, which no weight has, becomes 480."""
+    low = ((word << Uint32(4)) & Uint32(0x07F007F0)) | ((word << Uint32(8)) & Uint32(0x80008000))
+    high = ((word >> Uint32(4)) & Uint32(0x07F007F0)) | (word & Uint32(0x80008000))
+    return [_times_2_to_120(low), _times_2_to_120(high)]
+
+
 def scale_pair(scales: Uint32, selector: Uint32) -> Uint32:
     """Twice the BF16 that a magnitude is multiplied by, of one of the two E8M0 of a half word.
 
@@ -143,10 +162,11 @@ def weights_of(word: Uint32, scale: Uint32) -> list[Uint32]:
     return found
 
 
-def paired(words: list[Uint32]) -> list[Uint32]:
-    """Eight neighbouring BF16 as the pairs that ``weights_of`` makes."""
+def paired(words: list[Uint32], apart: int) -> list[Uint32]:
+    """Eight neighbouring BF16 as the pairs that ``weights_of`` (4 apart) or ``weights_of_bytes`` (2 apart) makes."""
     found = []
-    for low, high in ((words[0], words[2]), (words[1], words[3])):
+    for first in (0, 1) if apart == 4 else (0, 2):
+        low, high = words[first], words[first + apart // 2]
         found += [permute(low, high, 0x5410), permute(low, high, 0x7632)]
     return found
 

@@ -40,12 +40,15 @@ TILE_K = 64
 """Elements of K that a quad of lanes covers: 16 of each row a lane, four m16n8k16 instructions."""
 MXFP4 = "mxfp4"
 BF16 = "bf16"
-FORMATS = (MXFP4, BF16)
-ROW_BYTES = {MXFP4: TILE_K // 2, BF16: TILE_K * BF16_BYTES}
+FP8 = "fp8"
+FORMATS = (MXFP4, FP8, BF16)
+ROW_BYTES = {MXFP4: TILE_K // 2, FP8: TILE_K, BF16: TILE_K * BF16_BYTES}
 """Bytes of a row's weights in a tile."""
 SCALE_GROUP = 32
 """Elements along K that share a scale, one byte, in MXFP4."""
 SCALES_A_TILE = TILE_K // SCALE_GROUP
+SCALE_BLOCK = 128
+"""Rows, and elements along K, that share a scale in FP32, in FP8."""
 LINE_LANES = 8
 """Neighbouring lanes that copy a line of 128 bytes."""
 L2 = "l2"
@@ -261,6 +264,11 @@ class Stream:
             return power_of_two_in(self.rows * self.scale_bytes, COPY_BYTES)
         return min(power_of_two_in(self.scale_bytes, COPY_BYTES), power_of_two_in(self.scale_row_bytes, COPY_BYTES))
 
+    @property
+    def scale_halves(self) -> int:
+        """Blocks of rows that a warp's rows are in, in FP8: in ``up``, one of the gate and one of the up projection."""
+        return 2 if self.role == UP else 1
+
     # Shared memory.
 
     @property
@@ -269,7 +277,9 @@ class Stream:
         in a bank."""
         if self.weights == BF16:
             return self.rows // TILE_TOKENS * 2 * plane_pitch(TILE_TOKENS)
-        return self.rows * ROW_BYTES[MXFP4] + {2: 0, 4: 64, 8: 32}[self.weight_copies.lanes_a_row]
+        size = ROW_BYTES[self.weights]
+        lanes = self.weight_copies.lanes_a_row
+        return self.rows * size + (LINE_LANES // lanes * size if lanes * COPY_BYTES > size else 0)
 
     @property
     def token_tile_bytes(self) -> int:
@@ -281,7 +291,8 @@ class Stream:
 
     @property
     def scale_stage_bytes(self) -> int:
-        return -(-self.rows * self.scale_bytes // COPY_BYTES) * COPY_BYTES
+        size = self.k_unroll * self.scale_halves * FP32_BYTES if self.weights == FP8 else self.rows * self.scale_bytes
+        return -(-size // COPY_BYTES) * COPY_BYTES
 
     @property
     def stage_bytes(self) -> int:
@@ -292,7 +303,9 @@ class Stream:
         """Where in a stage 16 bytes of a row lie."""
         if self.weights == BF16:
             return row_place(row, TILE_TOKENS) + piece_place(piece, self.weight_tile_bytes, TILE_TOKENS)
-        return piece // 2 * self.weight_tile_bytes + row * ROW_BYTES[MXFP4] + piece % 2 * COPY_BYTES
+        size = ROW_BYTES[self.weights]
+        pieces = size // COPY_BYTES
+        return piece // pieces * self.weight_tile_bytes + row * size + piece % pieces * COPY_BYTES
 
     def token_place(self, column: Any, piece: Any) -> Any:
         """Where behind weights and scales 16 bytes of a token lie."""
@@ -407,4 +420,6 @@ def expert_bytes(workload: Workload) -> int:
     elements = 3 * workload["width"] * workload["k"]
     if workload.dtype == BF16:
         return BF16_BYTES * elements
+    if workload.dtype == FP8:
+        return elements + elements // SCALE_BLOCK**2 * FP32_BYTES
     return elements // 2 + elements // SCALE_GROUP

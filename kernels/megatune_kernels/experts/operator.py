@@ -20,9 +20,11 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import DOWN
 from megatune_kernels.experts.geometry import FORMATS
+from megatune_kernels.experts.geometry import FP8
 from megatune_kernels.experts.geometry import GROUPED
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import PER_ROUTE
+from megatune_kernels.experts.geometry import SCALE_BLOCK
 from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import Stream
@@ -60,7 +62,7 @@ MOST_DIM = 1 << 16
 MOST_TOP = 32
 ACTIVATIONS = {"silu": {}, "situ": {"beta": 4, "linear_beta": 25}}
 """What the catalogue calls an activation, and its dims; those of SiTU are Kimi K3's."""
-DTYPES = {"mxfp4": MXFP4, "bfloat16": BF16}
+DTYPES = {"mxfp4": MXFP4, "fp8_e4m3": FP8, "bfloat16": BF16}
 """What the catalogue calls a format of experts."""
 
 
@@ -73,23 +75,23 @@ class Experts(Operator):
     routings = NAMES
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
-        """At the default routing; none for a model whose experts have a format or an activation that the kernels do not
-        have."""
-        if model.activation not in ACTIVATIONS or model.expert_dtype not in DTYPES or model.moe_intermediate is None:
+        """At the default routing; none for a model whose experts have a format, an activation or a width that the
+        kernels do not have."""
+        width = (model.moe_intermediate or 0) // parallel.tensor
+        dtype = DTYPES.get(model.expert_dtype or "")
+        whole = SCALE_BLOCK if dtype == FP8 else TILE_K
+        blocks = dtype != FP8 or model.quant_block == (SCALE_BLOCK, SCALE_BLOCK)
+        uneven = (model.moe_intermediate or 0) % (parallel.tensor * whole) or (model.latent or model.hidden) % whole
+        if dtype is None or model.activation not in ACTIVATIONS or not width or uneven or not blocks:
             return []
-        if model.moe_intermediate % (TILE_K * parallel.tensor):
-            raise MegatuneError(
-                f"experts of width {model.moe_intermediate} cannot be cut into {parallel.tensor} slices of whole "
-                f"{TILE_K}: choose another tensor_parallel"
-            )
         dims = {
             "experts": model.experts,
             "k": model.latent or model.hidden,
             "top": model.top_k,
-            "width": model.moe_intermediate // parallel.tensor,
+            "width": width,
             **ACTIVATIONS[model.activation],
         }
-        return [self.workload(dims, count, DTYPES[model.expert_dtype]) for count in tokens]
+        return [self.workload(dims, count, dtype) for count in tokens]
 
     def workload(self, dims: Mapping[str, int], tokens: int, dtype: str = MXFP4, world: int = 1) -> Workload:
         """At the default routing; ``routed`` has others."""
@@ -115,6 +117,10 @@ class Experts(Operator):
             raise MegatuneError(f"tokens={tokens} is out of range: experts have 1 to {max(PADDED_TOKENS)} tokens")
         if dtype not in FORMATS:
             raise MegatuneError(f"dtype {dtype!r} is not supported by experts; allowed: {', '.join(FORMATS)}")
+        if dtype == FP8 and (k % SCALE_BLOCK or width % SCALE_BLOCK):
+            raise MegatuneError(
+                f"k={k}, width={width}: fp8 has scales of whole blocks, so both are multiples of {SCALE_BLOCK}"
+            )
         if world != 1:
             raise MegatuneError(f"world={world} is impossible: experts run on one GPU, world 1")
         return Workload.of(self.name, dims, tokens, dtype=dtype, routing=DEFAULT)

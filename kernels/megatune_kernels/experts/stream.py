@@ -33,12 +33,16 @@ from megatune_kernels.experts.device import paired
 from megatune_kernels.experts.device import scale_pair
 from megatune_kernels.experts.device import store_global
 from megatune_kernels.experts.device import weights_of
+from megatune_kernels.experts.device import weights_of_bytes
+from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import COUNT_BITS
 from megatune_kernels.experts.geometry import EVICT_FIRST
+from megatune_kernels.experts.geometry import FP8
 from megatune_kernels.experts.geometry import GROUP_BYTES
 from megatune_kernels.experts.geometry import L1
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import ROW_BYTES
+from megatune_kernels.experts.geometry import SCALE_BLOCK
 from megatune_kernels.experts.geometry import SCALES_A_TILE
 from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
@@ -106,6 +110,21 @@ def _copy_scales(slot: Int32, source: Int64, lane: Int32, kernel: cutlass.Conste
 
 
 @cute.jit
+def _copy_block_scales(
+    slot: Int32, source: Int64, expert: Int32, row: Int32, tile: Int32, lane: Int32, kernel: cutlass.Constexpr
+) -> None:
+    """Copy a stage's scales in FP8, one for each tile and block of rows: of all scales, those of an expert's ``row``
+    from a tile on."""
+    blocks_of_k = kernel.k // SCALE_BLOCK
+    if lane < Int32(kernel.scale_halves * kernel.k_unroll):
+        half = lane // kernel.k_unroll
+        block = (row + half * kernel.rows_out) // SCALE_BLOCK
+        line = expert * (kernel.rows_an_expert // SCALE_BLOCK) + block
+        place = line * blocks_of_k + (tile + lane % kernel.k_unroll) * TILE_K // SCALE_BLOCK
+        copy_bytes(slot + lane * FP32_BYTES, source + Int64(place) * FP32_BYTES, FP32_BYTES)
+
+
+@cute.jit
 def _copy_tokens(
     slot: Int32,
     source: Int64,
@@ -142,7 +161,7 @@ def _tokens(tile: Int32, lane: Int32, kernel: cutlass.Constexpr) -> list[Uint32]
     found = []
     for plane in range(2):
         words = load_shared4(place + Int32(plane * plane_pitch(kernel.columns)))
-        found += paired(words) if kernel.weights == MXFP4 else words
+        found += words if kernel.weights == BF16 else paired(words, 4 if kernel.weights == MXFP4 else 2)
     return found
 
 
@@ -150,7 +169,10 @@ def _row_weights(
     stage: Int32, u: int, row: int, lane: Int32, selector: Uint32, kernel: cutlass.Constexpr
 ) -> list[Uint32]:
     """This lane's 16 elements of one of the 8 rows from ``row`` on, in the order of ``_tokens``."""
-    if kernel.weights != MXFP4:
+    if kernel.weights == FP8:
+        place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[FP8])
+        return [pair for word in load_shared4(place) for pair in weights_of_bytes(word)]
+    if kernel.weights == BF16:
         place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row_place(row, TILE_TOKENS))
         return load_shared4(place) + load_shared4(place + Int32(plane_pitch(TILE_TOKENS)))
     place = stage + lane * 8 + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[MXFP4])
@@ -166,6 +188,11 @@ def _multiply(sums: cute.Tensor, stage: Int32, lane: Int32, selector: Uint32, ke
     """sums[row tile][token tile][4] += one stage."""
     behind = kernel.weight_stage_bytes + kernel.scale_stage_bytes
     for u in cutlass.range_constexpr(kernel.k_unroll):
+        scales = []
+        if cutlass.const_expr(kernel.weights == FP8):
+            for half in cutlass.range_constexpr(kernel.scale_halves):
+                place = kernel.weight_stage_bytes + (half * kernel.k_unroll + u) * FP32_BYTES
+                scales.append(load_shared(stage + Int32(place)))
         tokens = []
         for j in cutlass.range_constexpr(kernel.token_tiles):
             place = behind + u * kernel.token_tile_bytes + j * 2 * plane_pitch(kernel.columns)
@@ -176,11 +203,16 @@ def _multiply(sums: cute.Tensor, stage: Int32, lane: Int32, selector: Uint32, ke
             for j in cutlass.range_constexpr(kernel.token_tiles):
                 place = (i * kernel.token_tiles + j) * 4
                 held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]
+                if cutlass.const_expr(kernel.weights == FP8):
+                    held = [Float32(0.0)] * 4
                 for m in cutlass.range_constexpr(4):
                     a, b = 2 * m, 2 * m + 1
                     held = mma_16x8x16(held, [upper[a], lower[a], upper[b], lower[b]], [tokens[j][a], tokens[j][b]])
                 for e in cutlass.range_constexpr(4):
-                    sums[place + e] = held[e]
+                    if cutlass.const_expr(kernel.weights == FP8):
+                        sums[place + e] = sums[place + e] + held[e] * scales[e // 2 % kernel.scale_halves]
+                    else:
+                        sums[place + e] = held[e]
 
 
 def _whole(value: Float32, kernel: cutlass.Constexpr) -> Float32:
@@ -377,6 +409,8 @@ def _fetch_weights(
     if cutlass.const_expr(kernel.weights == MXFP4):
         own_scales = scale_source + first * kernel.scale_row_bytes + Int64(at * SCALES_A_TILE)
         _copy_scales(scale_slot, own_scales, lane, kernel)
+    if cutlass.const_expr(kernel.weights == FP8):
+        _copy_block_scales(scale_slot, scale_source, Int32(expert), row, at, lane, kernel)
 
 
 @cute.jit
@@ -415,7 +449,8 @@ def _kernel(
     """``up``: x [tokens, k], w13, out = hidden [routes, width]; it also clears the counters. ``down``: x = hidden, w2,
     out [tokens, latent], results [routes, latent] in FP32.
 
-    ids [tokens, top] in INT32, shares [tokens, top] in FP32; scales [experts, rows, k / 32] in bytes.
+    ids [tokens, top] in INT32, shares [tokens, top] in FP32; scales [experts, rows, k / 32] in bytes, or
+    [experts, rows / 128, k / 128] in FP32.
     """
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()

@@ -13,19 +13,24 @@ from functools import cache
 import torch
 
 from megatune_kernels.experts.geometry import BF16
+from megatune_kernels.experts.geometry import FP8
+from megatune_kernels.experts.geometry import SCALE_BLOCK
 from megatune_kernels.experts.geometry import SCALE_GROUP
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E8M0_BIAS = 127
 SCALES = (119, 122)
 """E8M0 drawn, from 2^-8 up to 2^-6: products with a few thousand normals stay small."""
+E4M3_ROOT_MEAN_SQUARE = 100.06
+"""Of all codes but that of NaN."""
 STANDARD_DEVIATION = 2.0**-5
 """Of weights in BF16, about that of the others."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """[copies, experts, rows, k] of one of the two matrices, and scales [copies, experts, rows, k / 32] or nothing."""
+    """[copies, experts, rows, k] of one of the two matrices, and scales: [copies, experts, rows, k / 32] in bytes,
+    [copies, experts, rows / 128, k / 128] in FP32, or nothing."""
 
     values: torch.Tensor
     scales: torch.Tensor
@@ -39,6 +44,16 @@ class Weights:
             for copy in range(copies):
                 values[copy].normal_(generator=random, std=STANDARD_DEVIATION)
             return Weights(values, torch.empty(0, dtype=torch.uint8, device=device))
+        if dtype == FP8:
+            values = torch.empty(copies, experts, rows, k, dtype=torch.uint8, device=device)
+            for copy in range(copies):
+                values[copy].random_(0, 256, generator=random)
+            # The code of NaN, of either sign.
+            values.masked_fill_((values & 0x7F) == 0x7F, 0)
+            shape = (copies, experts, rows // SCALE_BLOCK, k // SCALE_BLOCK)
+            scales = torch.empty(shape, dtype=torch.float32, device=device)
+            scales.uniform_(0.5, 1.5, generator=random).mul_(STANDARD_DEVIATION / E4M3_ROOT_MEAN_SQUARE)
+            return Weights(values, scales)
         values = torch.empty(copies, experts, rows, k // 2, dtype=torch.uint8, device=device)
         scales = torch.empty(copies, experts, rows, k // SCALE_GROUP, dtype=torch.uint8, device=device)
         for copy in range(copies):
@@ -54,6 +69,10 @@ class Weights:
         values = self.values[copy][experts]
         if not self.scales.numel():
             return values.to(dtype)
+        if self.scales.dtype == torch.float32:
+            scales = self.scales[copy][experts].to(dtype)
+            spread = scales.repeat_interleave(SCALE_BLOCK, dim=-1).repeat_interleave(SCALE_BLOCK, dim=-2)
+            return values.view(torch.float8_e4m3fn).to(dtype) * spread
         table = _table(dtype, values.device)
         codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)
         exponents = self.scales[copy][experts].to(torch.int32) - E8M0_BIAS
