@@ -41,7 +41,7 @@ def memory(monkeypatch: pytest.MonkeyPatch) -> Memory:
     return memory
 
 
-def get(memory: Memory, name: str, size: int = 20) -> str:
+def get(memory: Memory, name: str, size: int = 15) -> str:
     found: tuple[str, int] = memory.held.get(name, lambda: memory.make(name, size))
     return found[0]
 
@@ -58,6 +58,18 @@ def test_half_of_the_memory_stays_free_at_the_cost_of_what_was_used_the_longest_
     # For d, b had to go: a was used after it.
     assert memory.made == ["a", "b", "c", "d"]
     assert list(memory.held._kept) == ["c", "a", "d"]
+
+
+def test_what_was_just_made_has_its_room_for_checking_too(memory: Memory) -> None:
+    get(memory, "a", 30)
+    get(memory, "b", 40)
+    # With a, three tenths would be free: less than b's references may need.
+    assert list(memory.held._kept) == ["b"]
+    # What is larger than half itself stays, alone.
+    get(memory, "c", 55)
+    assert list(memory.held._kept) == ["c"]
+    assert get(memory, "c", 55) == "c"
+    assert memory.made == ["a", "b", "c"]
 
 
 def test_what_finds_no_room_is_made_in_the_place_of_all_others(memory: Memory) -> None:

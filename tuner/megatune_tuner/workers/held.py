@@ -33,9 +33,7 @@ class Held(Generic[T]):
             return self._kept[key]
         # What was used to make the last ones is nobody's any more.
         torch.cuda.empty_cache()
-        while self._kept and _free() < LEAST_FREE:
-            self._kept.popitem(last=False)
-            torch.cuda.empty_cache()
+        self._make_room(keep=0)
         try:
             made = make()
         except torch.cuda.OutOfMemoryError:
@@ -47,7 +45,15 @@ class Held(Generic[T]):
             self.drop()
             made = make()
         self._kept[key] = made
+        # Else checking it would fail for what is kept of others, and be taken for a fault of the config.
+        self._make_room(keep=1)
         return made
+
+    def _make_room(self, keep: int) -> None:
+        """Give the oldest back while too little is free, but for the last ``keep``."""
+        while len(self._kept) > keep and _free() < LEAST_FREE:
+            self._kept.popitem(last=False)
+            torch.cuda.empty_cache()
 
     def drop(self) -> None:
         """Give everything back."""
