@@ -216,6 +216,8 @@ class PostgresBackend(Backend):
                     f"no space is left for {self.location}: free some on its server and run again; "
                     "what was committed before is kept"
                 )
+            case "58030":
+                return DatabaseError(f"the server of {self.location} cannot read or write its disk: check it")
             case "53300":
                 return DatabaseUnreachableError(f"{self.location} has no connection left: try again, or have more")
             case "55P03":

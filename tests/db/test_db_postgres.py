@@ -22,6 +22,7 @@ from megatune_db import queries
 from megatune_db import store
 from megatune_db.embedded import EmbeddedServer
 from megatune_db.errors import DatabaseError
+from megatune_db.errors import DatabaseFullError
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import DatabaseMissingError
 from megatune_db.errors import DatabaseUnreachableError
@@ -215,6 +216,26 @@ def test_zero_bytes_do_not_lose_a_measurement(database: Database) -> None:
         assert queries.measurements(session, [found])[found].reason == "ptxas\N{REPLACEMENT CHARACTER}said"
         store.put_campaign(session, name="a\0b", file_text="", file_digest="")
         assert queries.campaign_names(session)[0].startswith("a")
+
+
+@pytest.mark.parametrize(
+    ("condition", "kind", "message"),
+    [
+        ("disk_full", DatabaseFullError, "no space is left for postgresql://"),
+        ("io_error", DatabaseError, "cannot read or write its disk"),
+        ("too_many_connections", DatabaseUnreachableError, "has no connection left"),
+        ("cannot_connect_now", DatabaseUnreachableError, "has ended the connection"),
+        ("deadlock_detected", DatabaseLockedError, "another process changed the same"),
+    ],
+)
+def test_what_a_server_runs_into_is_said(
+    postgres: Database, condition: str, kind: type[Exception], message: str
+) -> None:
+    raising = text(f"DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '{condition}'; END $$")
+    with pytest.raises(kind, match=message), postgres.session() as session:
+        session.execute(raising)
+    with postgres.session() as session:
+        assert queries.targets(session) == []
 
 
 def test_a_name_that_is_too_long_is_said(postgres: Database) -> None:
