@@ -111,6 +111,15 @@ def test_a_sample_is_the_slowest_ranks(shared: GroupRunner) -> None:
     assert shared.facts == {"link_bytes_a_us": 100.0 - (WORLD - 1)}
 
 
+def test_parts_of_a_chain_are_prepared_on_all_ranks_before_any_launches_them(shared: GroupRunner) -> None:
+    slowest = fake_ranks.LAUNCH_US + (WORLD - 1) * fake_ranks.A_RANK_US
+    # Whatever ran before, with and without what is known of the parts by then.
+    for asked in ("chain", "chain"):
+        measured = shared.measure(request(asked))
+        assert (measured.status, measured.reason) == (Status.OK, "")
+        assert measured.parts_us == (("consumer1", slowest), ("reduction", 2 * slowest))
+
+
 def test_the_target_is_that_of_the_group(kind: str, shared: GroupRunner) -> None:
     hardware = shared.target.hardware
     assert (hardware.world, hardware.links) == (WORLD, "fake" if kind == "group" else "emulated")

@@ -246,6 +246,8 @@ def test_a_chain_runs_its_reduction_with_the_others_and_each_part_alone(
     alone = {each.name: each.launches for each in loaded.alone}
     assert {"reduction", "prefetch", "consumer1 cold"} <= set(alone)
     diary.launched.clear()
+    rank.prepare(loaded, "reduction")
+    assert diary.launched == []
     rank.replay(loaded, "reduction")
     assert {each[0] for each in diary.launched} == {"reduction"}
     assert [each[-1] for each in diary.launched] == list(range(alone["reduction"]))

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,9 @@ A_RANK_US = 0.25
 STARTING = "MEGATUNE_TEST_STARTING"
 """Names a file of one word and a rank: how the next process of that rank starts. It is read once."""
 SLEEP_S = 600.0
+ALONE = (AlonePart("consumer1", "consumer1", LAUNCHES), AlonePart("reduction", "reduction", LAUNCHES // 2))
+POLLING: set[str] = set()
+"""Parts of the last job that a rank of this process has launched."""
 
 
 @dataclass
@@ -41,6 +45,7 @@ class Loaded:
     values: int = 0
     """Counts the changes of values, as all ranks have to."""
     poisoned: bool = False
+    prepared: set[str] = field(default_factory=set)
 
 
 class FakeRank:
@@ -85,7 +90,8 @@ class FakeRank:
         return {"link_bytes_a_us": 100.0 - self.number}
 
     def load(self, job: Job) -> Loaded:
-        loaded = Loaded(job)
+        loaded = Loaded(job, alone=ALONE if job.config.variant == "chain" else ())
+        POLLING.clear()
         match self._fault(job):
             case "infeasible":
                 raise Infeasible("no room for so many blocks")
@@ -136,15 +142,23 @@ class FakeRank:
                 return -1
         return loaded.values
 
+    def prepare(self, loaded: Loaded, part: str) -> None:
+        assert part not in POLLING, "what is made may wait for the GPU, on which another rank's launches wait for these"
+        loaded.prepared.add(part)
+
     def replay(self, loaded: Loaded, part: str = "") -> None:
+        if part:
+            assert part in loaded.prepared
+            POLLING.add(part)
         self.diary.append(part or "replay")
 
     def mark(self, event: int) -> None:
         self.diary.append(event)
 
     def times(self, count: int) -> list[float]:
-        timed = [each for i in range(count) for each in (2 * i, "replay", 2 * i + 1)]
-        assert self.diary[-len(timed) - 1 :] == ["replay", *timed]
+        what = self.diary[-2]
+        timed = [each for i in range(count) for each in (2 * i, what, 2 * i + 1)]
+        assert self.diary[-len(timed) - 1 :] == [what, *timed]
         self.diary.clear()
         return [LAUNCHES * (LAUNCH_US + A_RANK_US * self.number)] * count
 

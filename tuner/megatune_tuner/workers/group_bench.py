@@ -317,10 +317,15 @@ class GroupBench:
             if alone.key not in self._alone_us:
                 self._arm(ready)
                 self._steps.begin("time parts")
+                self._steps.together(partial(self._prepared, ready, alone.name))
                 taken = self._steps.together(partial(self._timed, ready, FIRST_SAMPLES, math.inf, alone.name))
                 slowest = [max(times) for times in zip(*(one["us"] for one in taken), strict=True)]
                 self._alone_us[alone.key] = statistics.median(slowest) / alone.launches
         return tuple(sorted((alone.name, self._alone_us[alone.key]) for alone in ready.parts[0].alone))
+
+    def _prepared(self, ready: _Ready, part: str) -> list[None]:
+        """On every rank before any launches it: what is made may wait for a GPU on which another rank polls."""
+        return self._each_part(ready, lambda rank, loaded: rank.prepare(loaded, part))
 
     def _timed(self, ready: _Ready, count: int, deadline: float, part: str = "") -> list[dict[str, Any]]:
         # Behind the untimed one all ranks are in step, and no GPU is idle between an event and what follows it.

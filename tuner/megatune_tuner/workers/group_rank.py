@@ -80,8 +80,12 @@ class Rank(Protocol):
         """A hash of the outputs; raises ``WrongResult``."""
         ...
 
+    def prepare(self, loaded: Loaded, part: str) -> None:
+        """Make what replaying one of ``alone`` needs; nothing is enqueued."""
+        ...
+
     def replay(self, loaded: Loaded, part: str = "") -> None:
-        """Enqueue what is timed, or one of ``alone``, once."""
+        """Enqueue what is timed, or one of ``alone`` that is prepared, once."""
         ...
 
     def mark(self, event: int) -> None:

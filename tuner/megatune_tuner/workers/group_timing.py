@@ -35,7 +35,6 @@ from megatune_kernels.operator import operator
 from megatune_kernels.target import Target
 from megatune_tuner.workers.failures import Infeasible
 from megatune_tuner.workers.failures import WrongResult
-from megatune_tuner.workers.gpu_chain import Alone
 from megatune_tuner.workers.gpu_chain import Chain
 from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
@@ -80,9 +79,11 @@ class Graphs:
     replay: Callable[[], None] | None = None
     """Enqueues ``launches`` launches over the first set, or over all in turns."""
     alone: tuple[AlonePart, ...] = ()
-    replays_alone: dict[str, Callable[[], None]] = field(default_factory=dict)
+    enqueues_alone: dict[str, Callable[[], None]] = field(default_factory=dict)
     """By name, enqueues the launches of one part of a chain."""
-    graphs_alone: dict[str, Any] = field(default_factory=dict)
+    replays_alone: dict[str, Callable[[], None]] = field(default_factory=dict)
+    """Those that are prepared."""
+    graphs_alone: list[Any] = field(default_factory=list)
     held: list[Any] = field(default_factory=list)
     """Kernel and graphs: code that a graph launches is unloaded with its kernel."""
 
@@ -212,6 +213,18 @@ class GpuRank:
         # Libraries add in an order of each rank's own.
         return loaded.buffers.fingerprint() if loaded.job.is_compiled else 0
 
+    def prepare(self, loaded: Graphs, part: str) -> None:
+        if part in loaded.replays_alone:
+            return
+        self._turn()
+        enqueue = loaded.enqueues_alone[part]
+        if loaded.job.graph:
+            graph = capture(self._stream, lambda _: enqueue())
+            loaded.graphs_alone.append(graph)
+            loaded.replays_alone[part] = partial(graph.launch, self._stream)
+        else:
+            loaded.replays_alone[part] = enqueue
+
     def replay(self, loaded: Graphs, part: str = "") -> None:
         self._turn()
         replay = loaded.replays_alone[part] if part else loaded.replay
@@ -244,7 +257,8 @@ class GpuRank:
     def close(self, loaded: Graphs) -> None:
         loaded.verify = loaded.replay = None
         loaded.replays_alone.clear()
-        for graph in loaded.graphs_alone.values():
+        loaded.enqueues_alone.clear()
+        for graph in loaded.graphs_alone:
             graph.close()
         loaded.graphs_alone.clear()
         for one in reversed(loaded.held):
@@ -344,17 +358,8 @@ class GpuRank:
         )
         for alone in chain.alone(self._device.l2_bytes):
             loaded.alone += (AlonePart(alone.name, alone.key, alone.launches),)
-            loaded.replays_alone[alone.name] = partial(self._replay_alone, loaded, alone)
+            loaded.enqueues_alone[alone.name] = alone.enqueue
         return lambda stream, copy, _: chain.enqueue(stream, copy)
-
-    def _replay_alone(self, loaded: Graphs, alone: Alone) -> None:
-        if not loaded.job.graph:
-            alone.enqueue()
-            return
-        if alone.name not in loaded.graphs_alone:
-            # Captured when it is timed, which it is not where its time is known.
-            loaded.graphs_alone[alone.name] = capture(self._stream, lambda _: alone.enqueue())
-        loaded.graphs_alone[alone.name].launch(self._stream)
 
     def _prepare(self, loaded: Graphs, enqueue: Callable[[Any, int, int], None]) -> None:
         """Make the replays: one over each set of operands, and a longer one whose launch numbers run on.
