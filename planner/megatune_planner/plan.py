@@ -102,6 +102,8 @@ class ShapePlan(Part):
             expected = None if band.tokens_hi is None else band.tokens_hi + 1
         if expected is not None or self.bands[-1].decision.kind != "stock":
             raise ValueError(f"{self.shape}: the last band must have no end and say stock")
+        if not self.measured_tokens or self.measured_tokens != tuple(p.tokens for b in self.bands for p in b.points):
+            raise ValueError(f"{self.shape}: the measured tokens are not those of the bands' points")
         return self
 
     @property
@@ -344,7 +346,9 @@ class Plan(Part):
             first = error.errors(include_url=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-            raise MegatuneError(f"not a plan: {where + ': ' if where else ''}{first['msg']}{more}") from None
+            # A text of the file may be in the message, with its line feeds.
+            says = " ".join(f"{where + ': ' if where else ''}{first['msg']}".split())
+            raise MegatuneError(f"not a plan: {says}{more}") from None
 
     @staticmethod
     def load(path: Path) -> Plan:

@@ -120,6 +120,8 @@ BANDS: tuple[str | int, ...] = (*SHAPE, "bands")
         (_set(*BANDS[:-1], "dims", "n")(1537), "it is no key of its dims, which is k=1536,n=1537"),
         (_set(*BANDS, 0, "points", 0, "latency", "median_us")(99.0), "an interval must hold its median"),
         (_set(*BANDS, 0, "points", 0, "tokens")(4), "must ascend"),
+        (_set(*SHAPE, "measured_tokens", 0)(2), "the measured tokens are not those of the bands' points"),
+        (_set(*BANDS, 0, "decision", "config")("a\nb"), "the config a b is not that of its params"),
         (_set(*BANDS)([]), "no last one"),
     ],
 )
