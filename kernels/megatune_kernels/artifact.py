@@ -105,17 +105,31 @@ def _borrowed(files: Iterable[Path], folder: Path) -> dict[str, Path]:
         if file.suffix != ".py":
             continue
         for node in ast.walk(ast.parse(file.read_text())):
-            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("megatune_kernels."):
-                continue
-            place = PACKAGE.joinpath(*str(node.module).split(".")[1:])
-            names = [place / f"{alias.name}.py" for alias in node.names]
-            for module in (place.with_suffix(".py"), *names):
+            for module in _imported(node):
                 name = str(module.relative_to(PACKAGE))
                 elsewhere = module.parent not in (PACKAGE, PACKAGE / "models") and not module.is_relative_to(folder)
                 if elsewhere and name not in found and module.is_file():
                     found[name] = module
                     waiting.append(module)
     return found
+
+
+def _imported(node: ast.AST) -> Iterator[Path]:
+    """Where the modules of this package lie, if there are such, that a statement imports."""
+    names: list[str] = []
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        names = [f"{node.module}.{alias.name}" for alias in node.names]
+    for name in names:
+        package, *parts = name.split(".")
+        if package != PACKAGE.name:
+            continue
+        place = PACKAGE.joinpath(*parts)
+        # What is no module is a name in one, or in the package itself.
+        yield from (place.with_suffix(".py"), place / "__init__.py")
+        if not place.with_suffix(".py").is_file() and not place.is_dir():
+            yield from (place.parent.with_suffix(".py"), place.parent / "__init__.py")
 
 
 def revision_of(tuned: Operator) -> str:

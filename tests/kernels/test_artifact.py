@@ -140,6 +140,11 @@ def test_the_revision_covers_what_is_borrowed_of_other_operators(tmp_path: Path)
         *(f"reduction/{name}.py" for name in ("device", "geometry")),
     ]
     assert _borrowed((PACKAGE / "reduction").glob("*.py"), PACKAGE / "reduction") == {}
+    (mine / "kernel.py").write_text("import megatune_kernels.projection.geometry as geometry\n")
+    assert list(_borrowed(mine.glob("*.py"), mine)) == ["projection/geometry.py"]
+    # What a package gives under its own name is made of what it imports.
+    (mine / "kernel.py").write_text("from megatune_kernels.reduction import Reduction\n")
+    assert {"reduction/__init__.py", "reduction/operator.py"} <= set(_borrowed(mine.glob("*.py"), mine))
 
 
 def test_an_artifact_under_another_key_is_not_given_out(tmp_path: Path) -> None:
