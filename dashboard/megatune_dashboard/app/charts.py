@@ -70,7 +70,14 @@ def time_axis(made: go.Figure, times: Sequence[datetime], entries: int, height: 
     :param height: pixels of the chart without its axis and legend.
     """
     pad = max(LEAST_TIME, (max(times) - min(times)) / 20)
-    made.update_xaxes(title="when, UTC", tickformat="%Y-%m-%d<br>%H:%M", range=[min(times) - pad, max(times) + pad])
+    made.update_xaxes(
+        title="when, UTC",
+        tickformat="%Y-%m-%d<br>%H:%M",
+        # As many as a phone has room for side by side.
+        nticks=4,
+        tickangle=0,
+        range=[min(times) - pad, max(times) + pad],
+    )
     below = TIME_AXIS_PIXELS + LEGEND_PIXELS * entries
     made.update_layout(
         height=height + below,
