@@ -95,6 +95,7 @@ def run_verification(
     from megatune_planner.verifying.judging import Again
     from megatune_planner.verifying.judging import judge
     from megatune_planner.verifying.keeping import keep_verification
+    from megatune_planner.verifying.keeping import times_then
     from megatune_tuner.remeasuring import can_measure
     from megatune_tuner.remeasuring import remeasure
     from megatune_tuner.stopping import Stop
@@ -106,6 +107,8 @@ def run_verification(
         checks = checks_of(plan, can_measure(with_))
         database = stack.enter_context(open_database(db))
         stack.enter_context(database.writer_lock())
+        with database.session() as session:
+            then = times_then(session, plan, checks)
         stop, progress = stack.enter_context(Stop()), stack.enter_context(_progress())
         results = remeasure(
             batches_of(checks.to_measure), with_, regime, database=database, stop=stop, progress=progress
@@ -122,6 +125,7 @@ def run_verification(
             datetime.now(UTC).replace(tzinfo=None),
             margin=margin,
             recording=recording,
+            then=then,
         )
         with database.session() as session:
             keep_verification(session, plan, found, who)

@@ -359,6 +359,8 @@ def _compare(
     if one is None or two is None or one.status is not Status.OK or two.status is not Status.OK:
         return None, "unknown"
     now, _, _ = compare(one, two, CONFIDENCE)
+    if now is None:
+        return None, "unknown"
     ratio = Ratio(median=now.median, low=now.low, high=now.high)
     if now.low > 1 + slack:
         return ratio, "worse"

@@ -13,6 +13,7 @@ intersection-union test, Berger 1982).
 **Against rivals** a ratio may be what it was: a plan takes a choice that is slower than the fastest where a further
 config would not be worth it. And at tokens that were not measured then, where a band reaches by prediction, the plan
 claims no more than not to be slower than its baseline: a rival that is faster there is a gain to be had, and no drift.
+So is a rival that was not measured there then, where the database of the plan's measurements says so.
 
 **Drift is shown too.** It is claimed where the lower end lies above 1 + margin. Where one of many comparisons is enough
 for an alarm, chance gets many tries; so this interval is widened such that all of them hold at once with 95 %
@@ -79,6 +80,8 @@ class Again:
 
 
 Measured = Mapping[tuple[Workload, Config], Again]
+Then = Mapping[tuple[Workload, Config], float | None]
+"""Microseconds when the plan was made, beside what the plan says; None of what was not measured then."""
 
 
 def judge(
@@ -91,6 +94,7 @@ def judge(
     *,
     margin: float = MARGIN,
     recording: str | None = None,
+    then: Then | None = None,
 ) -> Verification:
     """What the measurements say of the plan.
 
@@ -99,9 +103,13 @@ def judge(
     :param provenance: of all of them.
     :param at: when, UTC without a time zone.
     :param recording: what was replayed, if so.
+    :param then: as ``keeping.times_then`` finds it; None where no database has what the plan was made of.
     """
-    count = sum(_allowed(band_end, rival, margin) is not None for band_end in checks.ends for rival in band_end.rivals)
-    judging = _Judging(measured, margin, count, is_replay=recording is not None)
+    known = then or {}
+    count = sum(
+        _allowed(band_end, rival, margin, known) is not None for band_end in checks.ends for rival in band_end.rivals
+    )
+    judging = _Judging(measured, margin, count, recording is not None, known)
     by_band: dict[tuple[object, ...], list[EndVerdict]] = {}
     for band_end in checks.ends:
         key = (band_end.operator, *band_end.shape.key, band_end.band.tokens_lo)
@@ -135,6 +143,7 @@ class _Judging:
     margin: float
     comparisons: int
     is_replay: bool
+    then: Then
 
     @property
     def sure(self) -> float:
@@ -178,10 +187,11 @@ class _Judging:
         now = beyond = None
         pairs, reason = 0, ""
         verdict = Verdict.CANNOT_TELL
-        allowed = _allowed(band_end, rival, self.margin)
+        allowed = _allowed(band_end, rival, self.margin, self.then)
         if other is not None and other.measurement.status is Status.OK:
             now, beyond, pairs = compare(mine.measurement, other.measurement, self.sure)
-            verdict, reason = self._verdict(now, beyond, pairs, allowed)
+            count = min(len(mine.measurement.samples_us), len(other.measurement.samples_us))
+            verdict, reason = self._verdict(now, beyond, pairs, count, allowed)
         elif rival.kind == "baseline":
             how = "was not measured" if other is None else f"ended {other.measurement.status}"
             reason = f"the baseline {rival.config.variant} {how}"
@@ -189,7 +199,7 @@ class _Judging:
             # What does not work can be no better choice.
             verdict = Verdict.HOLDS
         tokens = band_end.workload.tokens
-        times = (_then(band_end.shape, tokens, band_end.choice), _then(band_end.shape, tokens, rival.config))
+        times = (_then(band_end.shape, tokens, band_end.choice), _rival_then(band_end, rival, self.then))
         return Compared(
             against=str(rival.config),
             kind=rival.kind,
@@ -203,17 +213,23 @@ class _Judging:
         )
 
     def _verdict(
-        self, now: Interval, beyond: Interval | None, count: int, allowed: float | None
+        self, now: Interval | None, beyond: Interval | None, pairs: int, count: int, allowed: float | None
     ) -> tuple[Verdict, str]:
+        """
+        :param count: samples of each, those of the one that has fewer.
+        """
         if allowed is None:
-            faster = beyond is not None and beyond.low > 1 + self.margin
-            return Verdict.HOLDS, f"saves {1 - 1 / now.median:.1%} where nothing was measured before" if faster else ""
-        if now.high <= allowed:
+            if now is None or beyond is None or beyond.low <= 1 + self.margin:
+                return Verdict.HOLDS, ""
+            return Verdict.HOLDS, f"saves {1 - 1 / now.median:.1%} where nothing was measured before"
+        if now is not None and now.high <= allowed:
             return Verdict.HOLDS, ""
         if beyond is not None and beyond.low > allowed:
             return Verdict.DRIFTED, ""
         if beyond is None:
-            return Verdict.CANNOT_TELL, f"too few samples: {least_count(self.sure)} pairs can show drift, not {count}"
+            what = "pairs" if pairs else "samples"
+            least = least_count(self.sure if pairs else _each(self.sure))
+            return Verdict.CANNOT_TELL, f"too few samples: {least} {what} can show drift, not {count}"
         return Verdict.CANNOT_TELL, "the difference is within the noise"
 
     def machine(self, canaries: Sequence[Canary]) -> Machine:
@@ -267,10 +283,10 @@ class _Judging:
         )
 
 
-def compare(mine: Measurement, other: Measurement, sure: float) -> tuple[Interval, Interval | None, int]:
+def compare(mine: Measurement, other: Measurement, sure: float) -> tuple[Interval | None, Interval | None, int]:
     """Time of one over the other with its 95 % interval and with one that is as sure as is asked for, and the pairs.
 
-    The second is None where there are too few samples for it.
+    An interval is None where there are too few samples for it: a range of fewer holds less often than it says.
 
     :param sure: confidence, at least 95 %.
     """
@@ -280,12 +296,19 @@ def compare(mine: Measurement, other: Measurement, sure: float) -> tuple[Interva
         beyond = paired_ratio(a, b, sure) if len(a) >= least_count(sure) else None
         return paired_ratio(a, b), beyond, len(a)
     # Both intervals have to hold at once.
-    enough = min(len(a), len(b)) >= least_count(1 - (1 - sure) / 2)
-    return _apart(a, b, CONFIDENCE), _apart(a, b, sure) if enough else None, 0
+    now, beyond = (
+        _apart(a, b, _each(confidence)) if min(len(a), len(b)) >= least_count(_each(confidence)) else None
+        for confidence in (CONFIDENCE, sure)
+    )
+    return now, beyond, 0
 
 
-def _apart(mine: Sequence[float], other: Sequence[float], confidence: float) -> Interval:
-    each = 1 - (1 - confidence) / 2
+def _each(confidence: float) -> float:
+    """Of each of two intervals that hold at once with this confidence."""
+    return 1 - (1 - confidence) / 2
+
+
+def _apart(mine: Sequence[float], other: Sequence[float], each: float) -> Interval:
     a, b = median_interval(mine, each), median_interval(other, each)
     return Interval(a.median / b.median, a.low / b.high, a.high / b.low)
 
@@ -369,7 +392,13 @@ def _then(shape: ShapePlan, tokens: int, config: Config | None) -> float | None:
     return None
 
 
-def _allowed(band_end: BandEnd, rival: Rival, margin: float) -> float | None:
+def _rival_then(band_end: BandEnd, rival: Rival, known: Then) -> float | None:
+    """What a rival took when the plan was made, as the plan or a database says."""
+    found = _then(band_end.shape, band_end.workload.tokens, rival.config)
+    return known.get((band_end.workload, rival.config)) if found is None else found
+
+
+def _allowed(band_end: BandEnd, rival: Rival, margin: float, known: Then) -> float | None:
     """What the ratio of a choice and a rival may be; None where nothing was known of them."""
     if rival.kind == "baseline":
         return 1 + margin
@@ -377,9 +406,11 @@ def _allowed(band_end: BandEnd, rival: Rival, margin: float) -> float | None:
     mine = _then(band_end.shape, tokens, band_end.choice)
     if mine is None:
         return None
-    theirs = _then(band_end.shape, tokens, rival.config)
+    theirs = _rival_then(band_end, rival, known)
+    if theirs is None and (band_end.workload, rival.config) in known:
+        return None
     if theirs is None:
-        # It was no better than the best of its variant, of which the plan tells.
+        # If it was measured, it was no better than the best of its variant, of which the plan tells.
         best = band_end.shape.curve("variant", rival.config.variant)
         point = None if best is None else best.at(tokens)
         theirs = None if point is None else point.latency.median_us
