@@ -168,6 +168,15 @@ def test_a_replay_is_of_one_world_where_an_operator_has_several() -> None:
     assert worlds("world = 8") == {8}
     with pytest.raises(MegatuneError, match='only kind = "replay" takes a world'):
         parse_campaign(model("group", 8).text + "world = 8\n", source="file.toml")
+    # A world that an operator or a shape does not have is not passed by.
+    with pytest.raises(MegatuneError, match=r"operators: router_front has world 1 here: runner.world says .* of 4 was"):
+        worlds("world = 4")
+    one = model("gpu", 8, 'operators = ["projection"]').text
+    with pytest.raises(MegatuneError, match=r"operators: projection has world 1 here: runner.world says .* of 8 was"):
+        parse_campaign(one.replace('kind = "gpu"', 'kind = "replay"\nrecording = "any"\nworld = 8'), source="file.toml")
+    both = shapes("group", 2).text.replace('kind = "group"', 'kind = "replay"\nrecording = "any"\nworld = 8')
+    with pytest.raises(MegatuneError, match=r"shapes\[0\].world: reduction has world 2 here: runner.world says"):
+        parse_campaign(both, source="file.toml")
     # Without names, a replay is of one GPU.
     text = model("gpu", 8).text.replace('kind = "gpu"', 'kind = "replay"\nrecording = "any"')
     assert {w.world for w in parse_campaign(text, source="file.toml").workloads()} == {1}

@@ -181,6 +181,8 @@ class RunnerTable(_Table):
         if self.kind == "emulated" and world not in EMULATED_WORLDS:
             low, high = EMULATED_WORLDS[0], EMULATED_WORLDS[-1]
             return f'{operator} has world {world} here: kind = "emulated" measures worlds of {low} to {high}'
+        if self.world not in (None, world):
+            return f"{operator} has world {world} here: runner.world says that a group of {self.world} was recorded"
         return ""
 
 
