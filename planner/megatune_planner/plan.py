@@ -26,6 +26,7 @@ from pydantic import model_serializer
 from pydantic import model_validator
 
 from megatune_db.records import Provenance
+from megatune_db.records import Regime
 from megatune_kernels.canonical import canonical_json
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
@@ -263,6 +264,7 @@ class Content(Part):
 
     @model_validator(mode="after")
     def _closed(self) -> Self:
+        Regime.parse(self.regime)
         last = self.fallback[-1]
         if last.when != "otherwise" or last.then != "stock":
             raise ValueError("the last fallback rule must be 'otherwise', and stock")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -341,7 +343,60 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert {path.name: path.read_text() for path in out.iterdir()} == {"a": "one\n", "b": "two\n"}
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/../fine", "/outside", "link/outside", "", "."])
+def test_a_directory_appears_with_all_of_its_files_whenever_the_process_is_killed(tmp_path: Path) -> None:
+    """Killed before every call that changes a name: somebody else sees no directory, or all of it."""
+    script = """
+import os, signal, sys
+from pathlib import Path
+from megatune_planner.exporters.base import write
+
+def counted(call, left):
+    def before(*args, **kwargs):
+        if next(left, None) is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return call(*args, **kwargs)
+    return before
+
+killed, calls = True, 0
+while killed:
+    if not os.fork():
+        left = iter(range(calls))
+        for name in ("mkdir", "rename", "replace", "unlink", "rmdir"):
+            setattr(os, name, counted(getattr(os, name), left))
+        write({"a": "one", "deep/b": "two", "c": "three"}, Path(sys.argv[1], str(calls), "out"))
+        os._exit(0)
+    killed = os.wait()[1] != 0
+    calls += 1
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    seen = []
+    for each in sorted(tmp_path.iterdir(), key=lambda path: int(path.name)):
+        out = each / "out"
+        found = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+        assert found in (set(), {"a", "c", "deep/b"}), each
+        assert out.exists() == bool(found)
+        seen.append(bool(found))
+    assert seen == sorted(seen)
+    assert set(seen) == {False, True}
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_a_directory_that_is_made_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "out"
+    stage = base._stage
+
+    def meanwhile(path: Path, content: bytes) -> Path:
+        out.mkdir(exist_ok=True)
+        (out / "theirs").write_text("")
+        return stage(path, content)
+
+    monkeypatch.setattr(base, "_stage", meanwhile)
+    with pytest.raises(MegatuneError, match=r"cannot write to .*: Directory not empty"):
+        write({"a": ""}, out)
+    assert sorted(tmp_path.rglob("*")) == [out, out / "theirs"]
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/../fine", "/outside", "link/outside", "a\0b", "", "."])
 def test_a_path_that_leaves_the_directory_is_refused(tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     out.mkdir()
@@ -349,6 +404,14 @@ def test_a_path_that_leaves_the_directory_is_refused(tmp_path: Path, name: str) 
     with pytest.raises(MegatuneError, match=r"is no file below .*: nothing was written"):
         write({"fine": "", name: ""}, out)
     assert sorted(tmp_path.rglob("*")) == [out, out / "link"]
+
+
+def test_the_directory_itself_may_be_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    for text in ("one", "two"):
+        assert write({"a": text}, Path("../there")) == [Path("../there/a")]
+        assert (tmp_path / "there" / "a").read_text() == text
 
 
 def test_files_may_lie_in_folders(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ BANDS: tuple[str | int, ...] = (*SHAPE, "bands")
         (_set("content")([]), "no content"),
         (_set("content", "surprise")(1), "content.surprise"),
         (_set("content", "regime")(7), "content.regime"),
+        (_set("content", "regime")("lukewarm-graph"), "no such regime: lukewarm, graph"),
         (_set("content", "units")({"tokens": "blocks"}), "units"),
         (_set("content", "fallback")([]), "last fallback rule"),
         (_set("content", "fallback", -1, "then")("band"), "otherwise leads to stock"),

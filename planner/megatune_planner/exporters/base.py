@@ -124,34 +124,56 @@ def expressible() -> dict[str, Expresses]:
 def write(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
     """Write all files or none, each whole, and return their paths.
 
-    Everything is on the disk under another name before the first file gets its own, and what was there before comes
-    back where that fails: a full disk leaves the directory as it was.
+    A directory that is not there yet appears with all of them at once, whatever ends the process. In one that is there
+    everything is on the disk under another name before the first file gets its own, and what was there before comes
+    back where that fails: a full disk leaves the directory as it was. Only a process that is killed between two of
+    these names leaves files of two exports, and the same export again mends that.
 
     :param files: text, or bytes, by path below the directory; folders in between are made.
     :raises MegatuneError: for a path that leaves the directory, and when it cannot be made or written.
     """
-    staged: list[tuple[Path, Path]] = []
     try:
-        directory.mkdir(parents=True, exist_ok=True)
-        paths = {name: _inside(directory, name) for name in files}
-        for name, content in files.items():
-            paths[name].parent.mkdir(parents=True, exist_ok=True)
-            encoded = content if isinstance(content, bytes) else content.encode()
-            staged.append((_stage(paths[name], encoded), paths[name]))
-        _replace(staged)
+        encoded = {
+            _inside(directory, name): content if isinstance(content, bytes) else content.encode()
+            for name, content in files.items()
+        }
+        if directory.exists():
+            _write_into(encoded)
+        else:
+            _make(directory, encoded)
     except OSError as error:
         raise MegatuneError(f"cannot write to {directory}: {error.strerror or error}") from None
+    return list(encoded)
+
+
+def _make(directory: Path, files: Mapping[Path, bytes]) -> None:
+    """The directory with its files: made beside its place, and moved there as a whole."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{directory.name}.", suffix=".tmp", dir=directory.parent) as beside:
+        made = Path(beside) / "new"
+        made.mkdir()
+        _write_into({made / path.relative_to(directory): content for path, content in files.items()})
+        # Not replace(): what somebody else put there meanwhile stays, unless it is an empty directory.
+        made.rename(directory)
+
+
+def _write_into(files: Mapping[Path, bytes]) -> None:
+    staged: list[tuple[Path, Path]] = []
+    try:
+        for path, content in files.items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            staged.append((_stage(path, content), path))
+        _replace(staged)
     finally:
         for temporary, _ in staged:
             temporary.unlink(missing_ok=True)
-    return [path for _, path in staged]
 
 
 def _inside(directory: Path, name: str) -> Path:
     """Where the file goes. A name may come from a plan that somebody else made."""
     path = directory / name
     # Resolved, so that a link below the directory leads nowhere else either.
-    if path == directory or ".." in path.parts or not path.resolve().is_relative_to(directory.resolve()):
+    if path == directory or "\0" in name or ".." in Path(name).parts or not path.resolve().is_relative_to(directory.resolve()):
         raise MegatuneError(f"{name!r} is no file below {directory}: nothing was written")
     if path.is_dir():
         raise MegatuneError(f"cannot write {path}: it is a directory")
