@@ -42,8 +42,8 @@ from megatune_tuner.runners.replay import ReplayRunner
 HERE = Path(__file__).parent
 PLUGINS = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
 WORKERS = 2
-PAUSE_S = 1.2
-"""Between two kills at most: a process that begins takes about as long."""
+PAUSE_S = 0.5
+"""Between two kills at most."""
 LIMIT_S = 1500.0
 """Within which everything is over, however slow the machine is."""
 
@@ -85,6 +85,8 @@ class Chaos:
         self._random = random.Random(seed)
         self._slow_s = slow_s
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._said: dict[str, int] = {}
+        """Bytes in the log of each process when it was started."""
         self.counts = Counts()
         tokens = [2**power for power in range(min(6, cells))]
         shapes = [(1536 + 256 * number, 7168) for number in range(-(-cells // len(tokens)))]
@@ -132,7 +134,8 @@ class Chaos:
         kind = name.split()[0]
         more = ["run", str(self.file), "--engine", "remote", "--workers", str(WORKERS), "--json"]
         command = more if kind == "coordinator" else ["worker", "--campaign", "toy"]
-        with (self._folder / f"{name}.log").open("ab") as log:
+        with self._log(name).open("ab") as log:
+            self._said[name] = log.tell()
             self._running[name] = subprocess.Popen(
                 [sys.executable, str(HERE / "chaos_process.py"), *command],
                 env={
@@ -153,10 +156,18 @@ class Chaos:
             if process.poll() is not None and not (name.startswith("coordinator") and process.returncode == 0):
                 self._start(name)
 
+    def _is_ready(self, name: str) -> bool:
+        """Whether a process has begun to take part: then it has said something."""
+        return name == "database" or self._log(name).stat().st_size > self._said[name]
+
+    def _log(self, name: str) -> Path:
+        return self._folder / f"{name}.log"
+
     def _kill_one(self) -> None:
         names = self._names()
-        victims = [*names, "database"] if self._server is not None else names
-        victim = self._random.choice(victims)
+        victim = self._random.choice([*names, "database"] if self._server is not None else names)
+        if not self._is_ready(victim):
+            return
         self._see()
         if victim == "database":
             assert self._server is not None

@@ -93,6 +93,8 @@ class Coordinator:
         self._ahead = max(1, builds.ahead, engine.ahead)
         self._ledger = Ledger(transactions, campaign, bench.target, bench.provenance, compiled=bench.needs_artifacts)
         self._work, self._delivered = Bell(), Bell()
+        # Workers write results whoever coordinates, so that their transactions are of no term.
+        self._of_workers = Transactions(transactions.database, outage_s=transactions.outage_s)
         self._dispatch = Dispatch(
             transactions, self._ledger, builds, engine, self._work, self._delivered, self._answered
         )
@@ -138,6 +140,11 @@ class Coordinator:
         except KeyboardInterrupt:
             state = CampaignState.STOPPED
             raise
+        except Exception:
+            # What is being measured in this process ends before its database is closed.
+            self._of_workers.give_up()
+            self._engine.stop()
+            raise
         finally:
             self._preparing.shutdown(wait=True, cancel_futures=True)
             self._engine.close()
@@ -148,10 +155,8 @@ class Coordinator:
         return self._summary(state)
 
     def _site(self) -> Site:
-        # Workers write results whoever coordinates, so that their transactions are of no term.
-        transactions = Transactions(self._transactions.database, outage_s=self._transactions.outage_s)
         return Site(
-            transactions, self._ledger.campaign_id, self._dispatch.artifact, self._work, self._delivered, self._stop
+            self._of_workers, self._ledger.campaign_id, self._dispatch.artifact, self._work, self._delivered, self._stop
         )
 
     def _take_turns(self) -> None:

@@ -54,6 +54,7 @@ def in_office(
             yield
         finally:
             over.set()
+            heart.join()
             transactions.term = None
             with suppress(DatabaseError), transactions.database.session() as session:
                 election.resign(session, term)

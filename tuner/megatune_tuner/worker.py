@@ -101,6 +101,7 @@ class Worker:
             why = self._run(stops)
         finally:
             over.set()
+            heart.join()
             # Whoever reads the table of workers should know; where that fails, they will notice.
             with suppress(DatabaseError):
                 self._transactions.read(lambda session: leases.end_worker(session, self.id, why))
