@@ -396,7 +396,9 @@ def test_a_directory_that_is_made_meanwhile_stays(tmp_path: Path, monkeypatch: p
     assert sorted(tmp_path.rglob("*")) == [out, out / "theirs"]
 
 
-@pytest.mark.parametrize("name", ["../outside", "a/../../outside", "a/../fine", "/outside", "link/outside", "a\0b", "", "."])
+@pytest.mark.parametrize(
+    "name", ["../outside", "a/../../outside", "a/../fine", "/outside", "link/outside", "a\0b", "", "."]
+)
 def test_a_path_that_leaves_the_directory_is_refused(tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     out.mkdir()

@@ -173,7 +173,12 @@ def _inside(directory: Path, name: str) -> Path:
     """Where the file goes. A name may come from a plan that somebody else made."""
     path = directory / name
     # Resolved, so that a link below the directory leads nowhere else either.
-    if path == directory or "\0" in name or ".." in Path(name).parts or not path.resolve().is_relative_to(directory.resolve()):
+    if (
+        path == directory
+        or "\0" in name
+        or ".." in Path(name).parts
+        or not path.resolve().is_relative_to(directory.resolve())
+    ):
         raise MegatuneError(f"{name!r} is no file below {directory}: nothing was written")
     if path.is_dir():
         raise MegatuneError(f"cannot write {path}: it is a directory")
