@@ -11,6 +11,7 @@ Nothing of the runtime is copied; the digest of what was read is part of an arti
 
 from __future__ import annotations
 
+import ast
 import builtins
 import hashlib
 import linecache
@@ -88,7 +89,8 @@ class Foreign:
             sys.modules[module.__name__] = module
             linecache.cache[module.__file__] = (len(text), None, text.splitlines(keepends=True), module.__file__)
             try:
-                exec(compile(text, module.__file__, "exec"), module.__dict__)
+                # It has its own imports from the future alone: the compiler reads annotations.
+                exec(compile(text, module.__file__, "exec", dont_inherit=True), module.__dict__)
             except Exception as error:
                 del self._modules[name]
                 raise Unknown(f"{self._where(name)} cannot be loaded: {type(error).__name__}: {error}") from error
@@ -160,11 +162,37 @@ def source_of(runtime: Runtime, name: str) -> str:
 
 @cache
 def sources_digest(runtime: Runtime, modules: tuple[str, ...]) -> str:
-    """Digest of the texts of modules, for keys and revisions.
+    """Digest of the texts of modules, and of those beside them that they import, for keys and revisions.
 
-    :raises Unknown: when the runtime lacks one.
+    :raises Unknown: when the runtime lacks one, or one is no Python.
     """
-    return digest({name: hashlib.sha256(source_of(runtime, name).encode()).hexdigest() for name in modules})
+    texts: dict[str, str] = {}
+    waiting = list(modules)
+    while waiting:
+        name = waiting.pop()
+        if name not in texts:
+            texts[name] = source_of(runtime, name)
+            waiting += [beside for beside in _beside(runtime, name, texts[name]) if beside not in texts]
+    return digest({name: hashlib.sha256(text.encode()).hexdigest() for name, text in texts.items()})
+
+
+def _beside(runtime: Runtime, name: str, text: str) -> list[str]:
+    """Modules of the same folder that a module imports, wherever in it."""
+    folder = name.rpartition(".")[0]
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except SyntaxError as error:
+        raise Unknown(f"{path_of(name)} of {describe(runtime)} cannot be loaded: SyntaxError: {error.msg}") from error
+    found: list[str] = []
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            package = ".".join(name.split(".")[: -node.level]) if node.level else ""
+            source = ".".join(part for part in (package, node.module) if part)
+            found += [source, *(f"{source}.{alias.name}" for alias in node.names)]
+    inside = [each for each in dict.fromkeys(found) if each.rpartition(".")[0] == folder]
+    return [each for each in inside if runtime.read(path_of(each)) is not None]
 
 
 def _real(name: str) -> Any:

@@ -122,13 +122,17 @@ def check_compiled(parameters: Sequence[Parameter], cubin: bytes, entry: str) ->
 _LOAD = re.compile(
     r"ld\.param(?:\.v(?P<many>[24]))?\.[a-z]+(?P<bits>\d+)\s[^\[]*\[\S+_param_(?P<number>\d+)(?:\+(?P<at>\d+))?\]"
 )
+_PARAMETER = re.compile(r"_param_\d+")
 
 
 def check_reads(parameters: Sequence[Parameter], ptx: str) -> None:
     """See that a kernel reads of its parameters what lies there: an address where one is, a size where one is.
 
-    :raises Unknown: when it reads across fields, or what nobody knows of.
+    :raises Unknown: when it reads across fields, what nobody knows of, or in a way that cannot be followed.
     """
+    for line in ptx.splitlines():
+        if _PARAMETER.search(line) and ".param " not in line and not _LOAD.search(line):
+            raise Unknown(f"the kernel uses its parameters in a way that its adapter cannot follow: {line.split()[0]}")
     for load in _LOAD.finditer(ptx):
         number, at, size = int(load["number"]), int(load["at"] or 0), int(load["bits"]) // 8
         for each in range(int(load["many"] or 1)):

@@ -68,6 +68,7 @@ H200 = architecture("sm_90a")
 CAMPAIGN = Path(__file__).parents[2] / "tuner/megatune_tuner/data/campaigns/vllm-skinny-h200.toml"
 HOST = "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py"
 KERNEL = "vllm/model_executor/kernels/linear/cute_dsl/_skinny_gemm.py"
+TABLE = "vllm/models/kimi_k3/nvidia/low_latency_gemm.py"
 SHIPPED = Config.of("shipped", {})
 CUBLAS = Config.of("cublas", {})
 Build = Callable[..., Path]
@@ -346,7 +347,7 @@ def test_keys_cover_what_is_compiled(build: Build, monkeypatch: pytest.MonkeyPat
     build()
     assert (key(), revision_of(SKINNY_GEMM)) == (first, revision)
     seen = {first}
-    for file in (KERNEL, HOST):
+    for file in (KERNEL, HOST, TABLE):
         build((file, "from __future__ import annotations\n", "from __future__ import annotations\n\nMORE = 1\n"))
         assert key() not in seen
         assert revision_of(SKINNY_GEMM) != revision

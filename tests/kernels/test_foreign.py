@@ -109,6 +109,33 @@ def test_the_digest_is_of_what_was_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "imports",
+    [
+        "from ._helper import width",
+        "from . import _helper",
+        "import engine.kernels._helper",
+        "def later():\n    from engine.kernels._helper import width",
+    ],
+)
+def test_the_digest_is_of_what_is_loaded_with_it(tmp_path: Path, imports: str) -> None:
+    names = ("engine.kernels.host", "engine.kernels._kernel")
+    found = []
+    for width in (1, 1, 2):
+        made = runtime(tmp_path / str(len(found)), kernel=f"{KERNEL}\n{imports}\n")
+        (made.place / "engine/kernels/_helper.py").write_text(f"import torch\nfrom . import host\nwidth = {width}\n")
+        found.append(sources_digest(made, names))
+    assert found[0] == found[1] != found[2]
+
+
+def test_annotations_are_what_the_module_says(tmp_path: Path) -> None:
+    text = "def kernel(rows: int): ...\nlast = kernel.__annotations__\n"
+    foreign = Foreign(runtime(tmp_path, text), "engine.kernels")
+    assert foreign.module("engine.kernels.host").last == {"rows": int}
+    later = Foreign(runtime(tmp_path / "later", f"from __future__ import annotations\n{text}"), "engine.kernels")
+    assert later.module("engine.kernels.host").last == {"rows": "int"}
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("import torch\nA = 1 + torch.x", r"engine/kernels/host.py of engine 1.2 at .* cannot be loaded: TypeError"),

@@ -102,6 +102,9 @@ def test_reads_are_of_values_that_are_there() -> None:
         (load("b64", "3"), "8 bytes at 0 of parameter 3"),
         (load("b32", "4"), "4 bytes at 0 of parameter 4"),
         ("\tld.param.v2.b32 {%r1, %r2}, [kernel_param_1+12];\n", "4 bytes at 16 of parameter 1"),
+        # Ways of reading that nobody looks into.
+        ("\tmov.b64 \t%rd1, kernel_param_0;\n", "in a way that its adapter cannot follow: mov.b64"),
+        ("\tld.param::entry.b64 \t%rd1, [kernel_param_0+8];\n", "cannot follow: ld.param::entry.b64"),
     ],
 )
 def test_reads_across_values_are_refused(line: str, says: str) -> None:

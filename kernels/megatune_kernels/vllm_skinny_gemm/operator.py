@@ -86,7 +86,8 @@ class VllmSkinnyGemm(Operator):
         return found if isinstance(found, Config) else config
 
     def source_elsewhere(self) -> str:
-        return sources_digest(modules.vllm_needed(), (modules.HOST, modules.KERNEL))
+        # The table as well: the baseline ``shipped`` is what it says.
+        return sources_digest(modules.vllm_needed(), (modules.HOST, modules.KERNEL, modules.TABLE))
 
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:
         params = config.params
