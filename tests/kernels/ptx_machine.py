@@ -324,7 +324,7 @@ def _plain(opcode: str, args: list[str], at: int, labels: dict[str, int]) -> lis
     if opcode == "red.shared.or.b32":
         address = _address(args[0])
         return [f"shared.store({address}, [shared.load({address}, 1)[0] | {_value(args[1])} & 0xFFFFFFFF])"]
-    if opcode == "atom.acq_rel.gpu.global.add.u32":
+    if opcode == "atom.relaxed.gpu.global.add.u32":
         address, result = _address(args[1]), _name(args[0])
         lines = [f"{result}, = memory.load({address}, 1)"]
         return [*lines, f"memory.store({address}, [({result} + {_value(args[2])}) & 0xFFFFFFFF])"]
@@ -448,8 +448,13 @@ class Launches:
         *,
         cluster: int = 1,
         shared_bytes: int = 0,
+        lags: bool = False,
     ) -> None:
-        """:param grid: blocks, or clusters of ``cluster`` blocks along the second axis."""
+        """
+        :param grid: blocks, or clusters of ``cluster`` blocks along the second axis.
+        :param lags: whether of each block one warp, by chance, is slow: barriers that are missing then show.
+        """
+        self._lags, self._slow = lags, {}
         self._kernel, self._grid, self._threads = kernel, grid, threads
         self._cluster, self._shared_bytes = cluster, shared_bytes
         self._parameters = parameters
@@ -465,7 +470,7 @@ class Launches:
         if self.done == len(self._parameters):
             return False
         values = self._parameters[self.done]
-        self.live, self._waiting, self._left = [], {}, {}
+        self.live, self._waiting, self._left, self._slow = [], {}, {}, {}
         for block in range(self._grid):
             cluster = [Memory(self._shared_bytes) for _ in range(self._cluster)]
             for peer in range(self._cluster):
@@ -476,9 +481,18 @@ class Launches:
             self._left |= {(block, peer): self._threads for peer in range(self._cluster)}
         return True
 
-    def step(self, chance: random.Random) -> None:
-        """Run one thread up to its next jump back, barrier or end, or to what its warp does together."""
+    def step(self, chance: random.Random) -> bool:
+        """Run one thread up to its next jump back, barrier or end, or to what its warp does together.
+
+        Returns whether it came further than to a jump back.
+        """
         i = chance.randrange(len(self.live))
+        if self._lags:
+            (block, peer, index), _, _ = self.live[i]
+            warps = self._threads // WARP
+            if self._slow.setdefault((block, peer), chance.randrange(warps)) == index // WARP:
+                # Once more, and again: of two warps the slow one has an eighth of the steps.
+                i = min((chance.randrange(len(self.live)) for _ in range(2)), key=self._is_slow)
         number, thread, told = self.live[i]
         block, peer, _ = number
         try:
@@ -487,7 +501,7 @@ class Launches:
             came = "end"
         if came == "back":
             self.live[i] = (number, thread, None)
-            return
+            return False
         self.live[i] = self.live[-1]
         self.live.pop()
         if came == "end":
@@ -497,10 +511,15 @@ class Launches:
             self._waiting.setdefault(block if came == "cluster" else (block, peer), []).append((number, thread))
         else:
             self._meet(number, thread, came)
-            return
+            return True
         for place in (block, (block, peer)):
             if self._waiting.get(place) and len(self._waiting[place]) == self._left[place]:
                 self.live += [(*each, None) for each in self._waiting.pop(place)]
+        return True
+
+    def _is_slow(self, i: int) -> bool:
+        (block, peer, index), _, _ = self.live[i]
+        return self._slow.get((block, peer)) == index // WARP
 
     def _meet(self, number: tuple[int, int, int], thread: Thread, came: tuple[str, int, tuple[int, ...]]) -> None:
         """What a warp does together happens when its last lane has come."""
@@ -515,21 +534,35 @@ class Launches:
             self.live += [(number, thread, told) for (number, thread, _), told in zip(lanes, results, strict=True)]
 
 
-def run(memory: Memory, ranks: Sequence[Launches], chance: random.Random, most_steps: int) -> None:
+LEAD = 3
+"""Steps a thread without one that came further, after which a rank that leads lets others run."""
+
+
+def run(
+    memory: Memory, ranks: Sequence[Launches], chance: random.Random, most_steps: int, *, leads: bool = False
+) -> None:
     """Run every rank's launches to their end, all at once; whoever begins or lags is chance.
 
     :param most_steps: how often threads may jump back, come to a barrier or end, all together.
+    :param leads: whether every other turn is as long as the rank comes further: it is then as far ahead of the others
+        as they let it be.
     :raises AssertionError: when the launches have not ended by then.
     """
     active = [rank for rank in ranks if rank.begin(memory)]
     steps = 0
     while active:
         rank = chance.choice(active)
-        for _ in range(chance.randrange(1, 200)):
+        left = chance.randrange(1, 200)
+        leading = leads and chance.random() < 0.5
+        while left > 0:
             if not rank.live:
                 if not rank.begin(memory):
                     active.remove(rank)
-                break
-            rank.step(chance)
+                    break
+                if not leading:
+                    break
+            went_on = rank.step(chance)
+            left = LEAD * len(rank.live) if leading and went_on else left - 1
             steps += 1
+            assert steps <= most_steps, "the launches do not end"
         assert steps <= most_steps, "the launches do not end"

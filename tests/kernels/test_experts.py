@@ -148,7 +148,7 @@ def streams(of: Workload) -> list[Stream]:
     for variant in EXPERTS.space(of, SM90).variants:
         for config in list(variant.configs())[::397]:
             for role in (UP, DOWN):
-                found[replace(Stream.of(of, variant.variant, role, config.params), grid=0, pdl=True)] = None
+                found[replace(Stream.of(of, variant.variant, role, config.params), grid=0)] = None
     return list(found)
 
 

@@ -75,6 +75,10 @@ class Machine:
         names = {
             "up": ("x", "w13", "s13", "ids", "shares", "hidden", "results", "counters", "faults"),
             "down": ("hidden", "w2", "s2", "ids", "shares", "y", "results", "counters", "faults"),
+            "both": (
+                *("x", "w13", "s13", "w2", "s2", "ids", "shares", "hidden", "y"),
+                *("results", "counters", "faults"),
+            ),
         }[part]
         shape = EXPERTS.launch(self.workload, config)
         calls = [[*(self._places[name] for name in names), *shape.scalars]]
@@ -114,12 +118,12 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 256}
 @pytest.mark.parametrize(
     ("dims", "dtype", "tokens", "variant", "params"),
     [
-        # Two warps that divide K, several units a block, two groups of one expert.
-        (SMALL | SITU, "mxfp4", 5, "grouped", {"group": 2, "up_k_warps": 2, "up_k_unroll": 2, "up_stages": 2}),
-        (SMALL | SITU, "mxfp4", 3, "per_route", {"up_k_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "pdl": False}),
-        (SMALL, "bf16", 9, "grouped", {"group": 16, "up_k_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
-        (WIDE, "fp8", 2, "grouped", {"group": 2, "up_k_warps": 1, "down_k_unroll": 4, "up_row_tiles": 1}),
-        (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "up_k_warps": 2, "down_k_unroll": 2, "down_row_tiles": 1}),
+        # Two warps that divide K, several units a block, several groups of one expert.
+        (SMALL | SITU, "mxfp4", 5, "grouped", {"group": 2, "warps": 2, "up_k_unroll": 2, "up_stages": 2}),
+        (SMALL | SITU, "mxfp4", 2, "per_route", {"warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1}),
+        (SMALL, "bf16", 9, "grouped", {"group": 16, "warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
+        (WIDE, "fp8", 2, "grouped", {"group": 2, "warps": 1, "down_k_unroll": 4, "up_row_tiles": 1}),
+        (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "warps": 2, "down_k_unroll": 2, "launches": 1}),
     ],
 )
 def test_both_kernels_keep_to_the_bounds(

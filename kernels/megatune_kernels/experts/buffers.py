@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from megatune_kernels.buffers import Windows
+from megatune_kernels.experts.geometry import BOTH
 from megatune_kernels.experts.geometry import DOWN
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import UP
@@ -86,7 +87,7 @@ class ExpertBuffers:
         self._hidden = torch.empty(tokens * top, width, dtype=torch.bfloat16, device=device)
         self._results = torch.empty(tokens * top, k, dtype=torch.float32, device=device)
         self._counters = torch.zeros(tokens, k // TILE_ROWS, dtype=torch.int32, device=device)
-        self._faults = torch.zeros(1, dtype=torch.int32, device=device)
+        self._faults = torch.zeros(3, dtype=torch.int32, device=device)
         self._active = 0
         self._bounds: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.poison()
@@ -111,7 +112,7 @@ class ExpertBuffers:
         return np.stack(found), [number % most for number in sets], distinct
 
     def pointers(self, copy: int) -> tuple[int, ...]:
-        return self.part_pointers(UP, copy)
+        return self.part_pointers(BOTH, copy)
 
     def part_pointers(self, part: str, copy: int) -> tuple[int, ...]:
         return self._addresses(part, self._ids[copy], self._shares[copy], self._y[copy], self._sets_of_weights[copy])
@@ -119,10 +120,14 @@ class ExpertBuffers:
     def _addresses(
         self, part: str, ids: torch.Tensor, shares: torch.Tensor, y: torch.Tensor, of: int
     ) -> tuple[int, ...]:
-        """x, weights, scales, ids, shares, what the part makes, then results, counters and the word of faults."""
+        """x, weights, scales, ids, shares, what the part makes, then results, counters and the word of faults; of both
+        parts in one launch both weights with their scales, and all that they make."""
         routing = (ids.data_ptr(), shares.data_ptr())
         shared = (self._results.data_ptr(), self._counters.data_ptr(), self._faults.data_ptr())
         hidden = self._hidden.data_ptr()
+        if part == BOTH:
+            weights = (*self._w13.pointers(of), *self._w2.pointers(of))
+            return self._x.data_ptr(), *weights, *routing, hidden, y.data_ptr(), *shared
         if part == UP:
             return self._x.data_ptr(), *self._w13.pointers(of), *routing, hidden, *shared
         return hidden, *self._w2.pointers(of), *routing, y.data_ptr(), *shared
@@ -130,7 +135,7 @@ class ExpertBuffers:
     def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:
         """The first routing with other experts each time, until all have had their turn; there are no smaller pieces.
         None where all of them together stay in an L2."""
-        size = self._distinct[0] * expert_bytes(self._workload) * {UP: 2, DOWN: 1}[part] // 3
+        size = self._distinct[0] * expert_bytes(self._workload) * {BOTH: 3, UP: 2, DOWN: 1}[part] // 3
         turns = self._window_ids.shape[0]
         sets = self._w13.values.shape[0]
         if (most_bytes is not None and size > most_bytes) or turns * sets * size < FLUSHED_BYTES:
@@ -156,7 +161,7 @@ class ExpertBuffers:
         self._faults.zero_()
 
     def check(self) -> str:
-        if int(self._faults.item()):
+        if int(self._faults[0].item()):
             return self._fault()
         low, high = self._bounds_of(self._active)
         y = self._y.float()

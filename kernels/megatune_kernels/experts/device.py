@@ -5,9 +5,8 @@ Addresses are ``Int64`` for global memory and ``Int32`` for shared memory; instr
 ISA 8.8 reference.
 
 MXFP4 in BF16: the three bits of a magnitude, put where exponent and mantissa of a BF16 meet, are that magnitude times
-2^-126, zero and the subnormal one half among them. One product with a power of two gives the weight, exactly, where
-the scale is between 2^-93 and 2^33. Sums are kept times 2^-32 so that such scales are numbers of BF16; a scale beyond
-makes an infinity or NaN, as its own NaN does.
+2^-126, zero and the subnormal one half among them. One product with a power of two gives the weight, exactly, where the
+scale is from 2^-93 to 2^33, as those of weights are. Sums are kept times 2^-32 so that such scales are numbers of BF16.
 """
 
 from __future__ import annotations
@@ -32,8 +31,6 @@ HIGH_SPREAD = LOW_SPREAD >> 4
 KEPT = 0x81C081C0
 FIELD_OFFSET = 94
 """From an E8M0 to the exponent of what undoes 2^-126 and leaves 2^-32."""
-MOST_SCALE = 255 - FIELD_OFFSET
-"""An E8M0 from which on that is no number."""
 SUM_SCALE = 2.0**32
 LEAST_EXPONENTIAL = 0.25
 """Below, 1 - e^-2x has lost digits and a polynomial has all of them."""
@@ -90,11 +87,27 @@ def copy_with_policy(shared: Int32, address: Int64, policy: Int64) -> None:
 
 
 def count_arrivals(address: Int64) -> Int32:
-    """Add one to a counter and see how many were before, behind all that this thread and those it has met stored, and
-    before all that it loads from now on."""
+    """Add one to a counter and see how many were before. What others have to see was stored behind a fence, and what
+    they stored is loaded behind one."""
     return inline_ptx(
-        "atom.acq_rel.gpu.global.add.u32 {$w0}, [{$r0}], 1;", write_only_types=[Int32], read_only_args=[address]
+        "atom.relaxed.gpu.global.add.u32 {$w0}, [{$r0}], 1;", write_only_types=[Int32], read_only_args=[address]
     )
+
+
+def wait_for_count(address: Int64, count: Int32) -> None:
+    """Return when a counter has come to a count; what was stored before it was counted is then visible to this
+    thread."""
+    lines = [
+        "{",
+        ".reg .pred missing;",
+        ".reg .b32 found;",
+        "again:",
+        "ld.acquire.gpu.global.b32 found, [{$r0}];",
+        "setp.lt.s32 missing, found, {$r1};",
+        "@missing bra again;",
+        "}",
+    ]
+    inline_ptx("\n".join(lines), read_only_args=[address, count])
 
 
 def load_result(address: Int64) -> Float32:
@@ -142,13 +155,12 @@ def weights_of_bytes(word: Uint32) -> list[Uint32]:
     return [_times_2_to_120(low), _times_2_to_120(high)]
 
 
-def scale_pair(scales: Uint32, selector: Uint32) -> Uint32:
-    """Twice the BF16 that a magnitude is multiplied by, of one of the two E8M0 of a half word.
+def scale_pair(scales: Uint32, selector: Any) -> Uint32:
+    """Twice the BF16 that a magnitude is multiplied by, of one of the E8M0 of a word.
 
     :param selector: of ``permute``: that byte, and three that are zero.
     """
     scale = permute(scales, Uint32(0), selector)
-    scale = Uint32(cutlass.select_(scale < Uint32(MOST_SCALE), scale, Uint32(MOST_SCALE)))
     return scale * Uint32(0x10001 << 7) + Uint32(0x10001 * FIELD_OFFSET << 7)
 
 

@@ -36,6 +36,8 @@ PER_ROUTE = "per_route"
 GROUPED = "grouped"
 UP = "up"
 DOWN = "down"
+BOTH = "both"
+"""In one launch."""
 TILE_K = 64
 """Elements of K that a quad of lanes covers: 16 of each row a lane, four m16n8k16 instructions."""
 MXFP4 = "mxfp4"
@@ -130,12 +132,12 @@ class Stream:
     """Blocks, which take units in turns."""
     cache: str
     """What holds weights on their way."""
-    pdl: bool
 
     @staticmethod
     def of(workload: Workload, variant: str, role: str, params: Params) -> Stream:
-        values: dict[str, Any] = {"k_warps": 1, "row_warps": 1}
-        values |= {name.removeprefix(f"{role}_"): value for name, value in params.items() if name.startswith(role)}
+        values: dict[str, Any] = {
+            name.removeprefix(f"{role}_"): value for name, value in params.items() if name.startswith(role)
+        }
         up = role == UP
         return Stream(
             role=role,
@@ -151,7 +153,8 @@ class Stream:
             group=int(params.get("group", 1)),
             grid=int(params["grid"]),
             cache=str(params["cache"]),
-            pdl=bool(params["pdl"]),
+            k_warps=int(params["warps"]) if up else 1,
+            row_warps=1 if up else int(params["warps"]),
             **values,
         )
 
@@ -353,16 +356,31 @@ class Stream:
         """At most so many groups, of so many routes to so many experts."""
         return min(routes, distinct + routes // self.group) if self.sorts else routes
 
-    def launch(self, tokens: int) -> Launch:
+    def units(self, tokens: int) -> int:
+        """At most so many units, whatever the routing."""
         routes = tokens * self.top
-        units = self.groups(min(routes, self.experts), routes) * self.row_blocks
+        return self.groups(min(routes, self.experts), routes) * self.row_blocks
+
+    def launch(self, tokens: int) -> Launch:
         return Launch(
-            grid=(min(units, self.grid), 1, 1),
+            grid=(min(self.units(tokens), self.grid), 1, 1),
             block=(self.threads, 1, 1),
             shared_bytes=self.shared_bytes,
-            programmatic=self.pdl,
+            programmatic=True,
             scalars=(tokens,),
         )
+
+
+def launch_both(up: Stream, down: Stream, tokens: int) -> Launch:
+    """Of both in one launch, whose blocks wait for one another."""
+    return Launch(
+        grid=(min(max(up.units(tokens), down.units(tokens)), up.grid), 1, 1),
+        block=(up.threads, 1, 1),
+        shared_bytes=max(up.shared_bytes, down.shared_bytes),
+        programmatic=True,
+        scalars=(tokens,),
+        resident=True,
+    )
 
 
 def plane_pitch(rows: int) -> int:

@@ -18,6 +18,7 @@ from megatune_kernels.artifact import compile_for
 from megatune_kernels.artifact import from_compiled
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.experts.geometry import BF16
+from megatune_kernels.experts.geometry import BOTH
 from megatune_kernels.experts.geometry import DOWN
 from megatune_kernels.experts.geometry import FORMATS
 from megatune_kernels.experts.geometry import FP8
@@ -29,6 +30,7 @@ from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import Stream
 from megatune_kernels.experts.geometry import expert_bytes
+from megatune_kernels.experts.geometry import launch_both
 from megatune_kernels.experts.routing import DEFAULT
 from megatune_kernels.experts.routing import NAMES
 from megatune_kernels.experts.routing import Coverage
@@ -143,14 +145,16 @@ class Experts(Operator):
     def parts(self, workload: Workload, config: Config) -> tuple[Part, ...]:
         if config.variant in self.baselines:
             return ()
-        own = ("group", "grid", "cache", "pdl")
+        shared = ("group", "warps", "grid", "cache")
+        if config.params["launches"] == 1:
+            return (Part(BOTH, workload, config),)
         return tuple(
             Part(
                 role,
                 workload,
                 Config.of(
                     f"{config.variant}_{role}",
-                    {name: value for name, value in config.items if name in own or name.startswith(f"{role}_")},
+                    {name: value for name, value in config.items if name in shared or name.startswith(f"{role}_")},
                 ),
             )
             for role in (UP, DOWN)
@@ -158,7 +162,11 @@ class Experts(Operator):
 
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:
         # The grid is no part of the code.
-        return dict(asdict(replace(_stream(workload, config), grid=0)))
+        return {
+            f"{kernel.role} {name}": value
+            for kernel in _streams(workload, config)
+            for name, value in asdict(replace(kernel, grid=0)).items()
+        }
 
     def compile(self, workload: Workload, config: Config, arch: Architecture) -> Artifact:
         from cutlass import Int32
@@ -167,14 +175,17 @@ class Experts(Operator):
 
         from megatune_kernels.experts import stream
 
-        kernel = replace(_stream(workload, config), grid=0)
-        addresses = [Int64(0) for _ in range(9)]
-        compiled = compile_for(arch, stream.launch, *addresses, Int32(1), cute.runtime.make_fake_stream(), kernel)
-        return from_compiled(compiled, artifact_key(self, workload, config, arch), arch)
+        kernels = [replace(kernel, grid=0) for kernel in _streams(workload, config)]
+        both = len(kernels) > 1
+        launch = stream.launch_both if both else stream.launch
+        addresses = [Int64(0) for _ in range(12 if both else 9)]
+        compiled = compile_for(arch, launch, *addresses, Int32(1), cute.runtime.make_fake_stream(), *kernels)
+        return from_compiled(compiled, artifact_key(self, workload, config, arch), arch, polls=both)
 
     def launch(self, workload: Workload, config: Config) -> Launch:
         """Of one of the parts."""
-        return _stream(workload, config).launch(workload.tokens)
+        first, *second = _streams(workload, config)
+        return launch_both(first, *second, workload.tokens) if second else first.launch(workload.tokens)
 
     def cost(self, workload: Workload, config: Config) -> Cost:
         """Weights of the distinct experts once, activations, and results of each route there and back."""
@@ -198,9 +209,11 @@ class Experts(Operator):
         inputs.torch_experts(copy)
 
 
-def _stream(workload: Workload, config: Config) -> Stream:
-    """The kernel that a part's config is of."""
+def _streams(workload: Workload, config: Config) -> tuple[Stream, ...]:
+    """What a kernel consists of: both matrices in one launch, or the one of a part's config."""
+    if config.params.get("launches") == 1:
+        return tuple(Stream.of(workload, config.variant, role, config.params) for role in (UP, DOWN))
     variant, _, role = config.variant.rpartition("_")
     if variant not in (PER_ROUTE, GROUPED) or role not in (UP, DOWN):
-        raise MegatuneError(f"{config.variant!r} is no kernel of experts; its configs are launched part by part")
-    return Stream.of(workload, variant, role, config.params)
+        raise MegatuneError(f"{config.variant!r} is two kernels of experts: it is launched part by part")
+    return (Stream.of(workload, variant, role, config.params),)

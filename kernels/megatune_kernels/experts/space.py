@@ -24,8 +24,14 @@ from megatune_kernels.space import derived
 from megatune_kernels.target import Architecture
 
 MOST_UNROLL = 8
+MANY_TILES = 16
+"""Tiles of K from which on there is work for four warps and more."""
 LEAST_COPY = 4
 """Bytes of an asynchronous copy."""
+SHARED = ("group", "grid", "warps")
+"""Parameters of both kernels on which rules depend."""
+RESERVED = 1024
+"""Bytes of an SM's shared memory that the driver takes for each block, same guide and table."""
 REGISTERS = 65536
 """Of an SM, CUDA C++ programming guide, table of technical specifications."""
 SMS = {"sm_90a": 132, "sm_100a": 148, "sm_103a": 148}
@@ -46,26 +52,28 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     usable = [size for size in divisors if workload.dtype != MXFP4 or size == tiles or size % 2 == 0]
     whole = tuple(sorted(size for size in usable if size <= MOST_UNROLL))
     parts_of_k = workload["k"] // TILE_K
-    k_warps = tuple(warps for warps in (1, 2, 4, 7, 8, 14) if parts_of_k % warps == 0)
+    few = parts_of_k < MANY_TILES
+    warps = tuple(count for count in ((1, 2, 4) if few else (4, 7, 8, 14, 16)) if parts_of_k % count == 0)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
     return VariantSpace(
         variant,
         (
             *(group if variant == GROUPED else ()),
-            Parameter("up_k_warps", k_warps, k_warps[-2:][0], "warps that divide K of w13", changes_bits=True),
-            Parameter("up_row_tiles", (1, 2), 2, "tiles of 16 rows of w13 a block"),
+            Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
+            Parameter(
+                "warps", warps, warps[-2:][0], "warps a block: of w13 they divide K, of w2 rows", changes_bits=True
+            ),
+            Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a block"),
             Parameter(
                 "up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True
             ),
             Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
-            Parameter("down_row_warps", (4, 8), 8, "warps of a block, with rows of w2 of their own"),
-            Parameter("down_row_tiles", (1, 2), 2, "tiles of 16 rows of w2 a warp"),
+            Parameter("down_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w2 a warp"),
             Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
             Parameter("down_stages", (2, 3, 4), 3, "stages of w2 in shared memory"),
             Parameter("grid", (sms, 2 * sms), sms, "blocks, which take rows in turns"),
             Parameter("cache", (L2, EVICT_FIRST), L2, "what holds weights on their way"),
-            Parameter("pdl", (False, True), True, "programmatic launches: w2 is copied before all of w13 is through"),
         ),
         (
             *_constraints(workload, variant, UP, arch),
@@ -93,7 +101,7 @@ def _constraints(workload: Workload, variant: str, role: str, arch: Architecture
 
     @derived
     def broken(params: Params) -> frozenset[str]:
-        key = tuple((name, value) for name, value in params.items() if name.startswith(role) or name == "group")
+        key = tuple((name, value) for name, value in params.items() if name.startswith(role) or name in SHARED)
         if key not in judged:
             stream = Stream.of(workload, variant, role, params)
             judged[key] = frozenset(name for name, (_, holds) in rules.items() if not holds(stream))
@@ -126,6 +134,13 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
             "shared_memory",
             "stages, partial sums and the routing must fit the shared memory of a block",
             lambda s: s.shared_bytes <= arch.shared_bytes_a_block,
+        ),
+        (
+            "two_blocks",
+            "where there are twice as many blocks as SMs, two have to fit an SM",
+            lambda s: (
+                s.grid <= SMS[arch.name] or 2 * (s.shared_bytes + RESERVED) <= arch.shared_bytes_a_block + RESERVED
+            ),
         ),
         (
             "registers",

@@ -1,0 +1,216 @@
+"""What a warp copies into a stage, and what it makes of one. Imports the DSL.
+
+A lane copies what is neighbouring in memory, and multiplies what its fragments need; ``geometry.Stream`` has the places
+where both agree.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Float32
+from cutlass import Int32
+from cutlass import Int64
+from cutlass import Uint32
+from cutlass import cute
+
+from megatune_kernels.experts.device import copy_bytes
+from megatune_kernels.experts.device import copy_with_policy
+from megatune_kernels.experts.device import load_half
+from megatune_kernels.experts.device import load_shared2
+from megatune_kernels.experts.device import load_word
+from megatune_kernels.experts.device import paired
+from megatune_kernels.experts.device import scale_pair
+from megatune_kernels.experts.device import weights_of
+from megatune_kernels.experts.device import weights_of_bytes
+from megatune_kernels.experts.geometry import BF16
+from megatune_kernels.experts.geometry import EVICT_FIRST
+from megatune_kernels.experts.geometry import FP8
+from megatune_kernels.experts.geometry import L1
+from megatune_kernels.experts.geometry import MXFP4
+from megatune_kernels.experts.geometry import ROW_BYTES
+from megatune_kernels.experts.geometry import SCALE_BLOCK
+from megatune_kernels.experts.geometry import SCALES_A_TILE
+from megatune_kernels.experts.geometry import TILE_K
+from megatune_kernels.experts.geometry import UP
+from megatune_kernels.experts.geometry import plane_pitch
+from megatune_kernels.experts.geometry import row_place
+from megatune_kernels.projection.device import copy_async
+from megatune_kernels.projection.device import load_shared
+from megatune_kernels.projection.device import load_shared4
+from megatune_kernels.projection.device import mma_16x8x16
+from megatune_kernels.projection.geometry import BF16_BYTES
+from megatune_kernels.projection.geometry import COPY_BYTES
+from megatune_kernels.projection.geometry import FP32_BYTES
+from megatune_kernels.projection.geometry import TILE_ROWS
+from megatune_kernels.projection.geometry import TILE_TOKENS
+from megatune_kernels.projection.geometry import WARP
+
+
+@cute.jit
+def copy_weights(slot: Int32, source: Int64, policy: Int64, kernel: cutlass.Constexpr) -> None:
+    """Copy a stage of this warp's rows.
+
+    :param slot: where this lane's first piece goes.
+    :param source: where it comes from.
+    """
+    copies = kernel.weight_copies
+    for line in cutlass.range_constexpr(copies.lines):
+        piece = line * copies.lanes_a_row
+        for j in cutlass.range_constexpr(copies.copies_a_line):
+            row = j * copies.rows_a_copy
+            place = slot + Int32(kernel.weight_place(row, piece))
+            address = source + Int64(kernel.source_row(row) * kernel.row_bytes + piece * COPY_BYTES)
+            if cutlass.const_expr(kernel.cache == EVICT_FIRST):
+                copy_with_policy(place, address, policy)
+            else:
+                copy_async(place, address, through_l1=kernel.cache == L1)
+
+
+@cute.jit
+def copy_scales(slot: Int32, source: Int64, lane: Int32, kernel: cutlass.Constexpr) -> None:
+    """Copy the scales of a stage.
+
+    :param slot: where those of the stage begin.
+    :param source: where those of the warp's first row do.
+    """
+    piece = kernel.scale_piece
+    if cutlass.const_expr(kernel.whole_rows):
+        count = kernel.rows * kernel.scale_bytes // piece
+        for i in cutlass.range_constexpr(-(-count // WARP)):
+            number = lane + Int32(i * WARP)
+            if number < Int32(count):
+                copy_bytes(slot + number * piece, source + Int64(number) * piece, piece)
+    else:
+        own_slot = slot + lane * kernel.scale_bytes
+        own = source + Int64(kernel.source_row(lane)) * kernel.scale_row_bytes
+        for i in cutlass.range_constexpr(-(-kernel.rows // WARP)):
+            if lane < Int32(kernel.rows - i * WARP):
+                for n in cutlass.range_constexpr(kernel.scale_bytes // piece):
+                    place = own_slot + Int32(i * WARP * kernel.scale_bytes + n * piece)
+                    offset = kernel.source_row(i * WARP) * kernel.scale_row_bytes + n * piece
+                    copy_bytes(place, own + Int64(offset), piece)
+
+
+@cute.jit
+def copy_block_scales(
+    slot: Int32, source: Int64, expert: Int32, row: Int32, tile: Int32, lane: Int32, kernel: cutlass.Constexpr
+) -> None:
+    """Copy a stage's scales in FP8, one for each tile and block of rows: of all scales, those of an expert's ``row``
+    from a tile on."""
+    blocks_of_k = kernel.k // SCALE_BLOCK
+    if lane < Int32(kernel.scale_halves * kernel.k_unroll):
+        half = lane // kernel.k_unroll
+        block = (row + half * kernel.rows_out) // SCALE_BLOCK
+        line = expert * (kernel.rows_an_expert // SCALE_BLOCK) + block
+        place = line * blocks_of_k + (tile + lane % kernel.k_unroll) * TILE_K // SCALE_BLOCK
+        copy_bytes(slot + lane * FP32_BYTES, source + Int64(place) * FP32_BYTES, FP32_BYTES)
+
+
+@cute.jit
+def copy_tokens(
+    slot: Int32,
+    source: Int64,
+    column: Int32,
+    order: Int32,
+    count: Int32,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """Copy a stage of a group's activations; columns from ``count`` on are none, and what they leave is never stored.
+
+    :param slot: where this lane's first piece goes.
+    :param source: where it would come from in row 0.
+    :param column: its column.
+    :param order: shared memory that says which route a column is.
+    """
+    copies = kernel.token_copies
+    for j in cutlass.range_constexpr(copies.copies_a_line):
+        ahead = j * copies.rows_a_copy
+        if column + Int32(ahead) < count:
+            row = load_word(order + (column + Int32(ahead)) * FP32_BYTES)
+            if cutlass.const_expr(kernel.role == UP):
+                row = row // kernel.top
+            address = source + Int64(row) * (kernel.k * BF16_BYTES)
+            for line in cutlass.range_constexpr(copies.lines):
+                piece = line * copies.lanes_a_row
+                copy_async(
+                    slot + Int32(kernel.token_place(ahead, piece)), address + piece * COPY_BYTES, through_l1=True
+                )
+
+
+def _tokens(tile: Int32, lane: Int32, kernel: cutlass.Constexpr) -> list[Uint32]:
+    """This lane's 16 elements of its column as what the weights are multiplied with, in four instructions of two."""
+    place = tile + lane % (4 * kernel.columns) * COPY_BYTES
+    found = []
+    for plane in range(2):
+        words = load_shared4(place + Int32(plane * plane_pitch(kernel.columns)))
+        found += words if kernel.weights == BF16 else paired(words, 4 if kernel.weights == MXFP4 else 2)
+    return found
+
+
+def _row_weights(stage: Int32, u: int, row: int, lane: Int32, scale: Any, kernel: cutlass.Constexpr) -> list[Uint32]:
+    """This lane's 16 elements of one of the 8 rows from ``row`` on, in the order of ``_tokens``.
+
+    :param scale: of ``_row_scales``, in MXFP4.
+    """
+    if kernel.weights == FP8:
+        place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[FP8])
+        return [pair for word in load_shared4(place) for pair in weights_of_bytes(word)]
+    if kernel.weights == BF16:
+        place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row_place(row, TILE_TOKENS))
+        return load_shared4(place) + load_shared4(place + Int32(plane_pitch(TILE_TOKENS)))
+    place = stage + lane * 8 + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[MXFP4])
+    first, second = load_shared2(place)
+    return weights_of(first, scale) + weights_of(second, scale)
+
+
+def _row_scales(
+    stage: Int32, u: int, row: int, lane: Int32, selector: Uint32, kernel: cutlass.Constexpr
+) -> list[Uint32]:
+    """What this lane's weights of one of the 8 rows from ``row`` on are multiplied with, in tiles ``u`` and ``u + 1``
+    of a stage, or in the one where rows have too few scales for whole words."""
+    scales = stage + lane // 4 * kernel.scale_bytes
+    place = scales + Int32(kernel.weight_stage_bytes + row * kernel.scale_bytes + u * SCALES_A_TILE)
+    if kernel.scale_bytes % 4:
+        return [scale_pair(load_half(place), selector)]
+    word = Uint32(load_word(place))
+    return [scale_pair(word, selector), scale_pair(word, selector + Uint32(SCALES_A_TILE))]
+
+
+@cute.jit
+def multiply(sums: cute.Tensor, stage: Int32, lane: Int32, selector: Uint32, kernel: cutlass.Constexpr) -> None:
+    """sums[row tile][token tile][4] += one stage."""
+    behind = kernel.weight_stage_bytes + kernel.scale_stage_bytes
+    upper_scales = [[None]] * kernel.row_tiles
+    lower_scales = [[None]] * kernel.row_tiles
+    for u in cutlass.range_constexpr(kernel.k_unroll):
+        scales = []
+        if cutlass.const_expr(kernel.weights == FP8):
+            for half in cutlass.range_constexpr(kernel.scale_halves):
+                place = kernel.weight_stage_bytes + (half * kernel.k_unroll + u) * FP32_BYTES
+                scales.append(load_shared(stage + Int32(place)))
+        tokens = []
+        for j in cutlass.range_constexpr(kernel.token_tiles):
+            place = behind + u * kernel.token_tile_bytes + j * 2 * plane_pitch(kernel.columns)
+            tokens.append(_tokens(stage + Int32(place), lane, kernel))
+        for i in cutlass.range_constexpr(kernel.row_tiles):
+            alone = kernel.scale_bytes % 4 > 0
+            if cutlass.const_expr(kernel.weights == MXFP4 and (alone or u % 2 == 0)):
+                upper_scales[i] = _row_scales(stage, u, i * TILE_ROWS, lane, selector, kernel)
+                lower_scales[i] = _row_scales(stage, u, i * TILE_ROWS + 8, lane, selector, kernel)
+            upper = _row_weights(stage, u, i * TILE_ROWS, lane, upper_scales[i][u % len(upper_scales[i])], kernel)
+            lower = _row_weights(stage, u, i * TILE_ROWS + 8, lane, lower_scales[i][u % len(lower_scales[i])], kernel)
+            for j in cutlass.range_constexpr(kernel.token_tiles):
+                place = (i * kernel.token_tiles + j) * 4
+                held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]
+                if cutlass.const_expr(kernel.weights == FP8):
+                    held = [Float32(0.0)] * 4
+                for m in cutlass.range_constexpr(4):
+                    a, b = 2 * m, 2 * m + 1
+                    held = mma_16x8x16(held, [upper[a], lower[a], upper[b], lower[b]], [tokens[j][a], tokens[j][b]])
+                for e in cutlass.range_constexpr(4):
+                    if cutlass.const_expr(kernel.weights == FP8):
+                        sums[place + e] = sums[place + e] + held[e] * scales[e // 2 % kernel.scale_halves]
+                    else:
+                        sums[place + e] = held[e]
