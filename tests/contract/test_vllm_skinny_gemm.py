@@ -69,6 +69,7 @@ CAMPAIGN = Path(__file__).parents[2] / "tuner/megatune_tuner/data/campaigns/vllm
 HOST = "vllm/model_executor/kernels/linear/cute_dsl/skinny_gemm.py"
 KERNEL = "vllm/model_executor/kernels/linear/cute_dsl/_skinny_gemm.py"
 TABLE = "vllm/models/kimi_k3/nvidia/low_latency_gemm.py"
+RUN = "self._compiled[cache_key](a, b, residual_arg, output, self._stream())"
 SHIPPED = Config.of("shipped", {})
 CUBLAS = Config.of("cublas", {})
 Build = Callable[..., Path]
@@ -282,6 +283,10 @@ class TestCompiled:
         (
             [(KERNEL, "            k,\n            copy_a,", "            k,\n            2.5,\n            copy_a,")],
             "takes 2.5",
+        ),
+        (
+            [(HOST, "        return output\n", f"        {RUN}\n        return output\n")],
+            "launches 2 kernels for one config",
         ),
         ([(HOST, "import torch\n", "import torch\nraise OSError('no GPU')\n")], "cannot be loaded: OSError: no GPU"),
     ],

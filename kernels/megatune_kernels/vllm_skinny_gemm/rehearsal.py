@@ -119,6 +119,7 @@ class _Launched:
 
     def launch(self, **how: Any) -> None:
         self._stage.arguments, self._stage.how = self._arguments, how
+        self._stage.launches += 1
 
 
 class Stage:
@@ -128,6 +129,7 @@ class Stage:
         self._runtime = runtime
         self.arguments: tuple[Any, ...] = ()
         self.how: dict[str, Any] = {}
+        self.launches = 0
         self._fakes: dict[int, Fake] = {}
         self._foreign = Foreign(
             runtime,
@@ -172,7 +174,7 @@ class Stage:
         :raises ValueError: in vLLM's words, for a config that it refuses at this shape.
         :raises Unknown: when vLLM does something that this adapter does not know.
         """
-        self.how = {}
+        self.how, self.launches = {}, 0
         bf16, device = self._foreign.find("torch.bfloat16"), object()
         x, w = Operand((tokens, k), 0, bf16, device), Operand((n, k), 1, bf16, device)
         try:
@@ -188,6 +190,10 @@ class Stage:
         if unknown or not self.how:
             what = f"is launched with {', '.join(unknown)}" if unknown else "is not launched"
             raise Unknown(f"the kernel of {describe(self._runtime)} {what}: Megatune cannot do alike")
+        if self.launches != 1:
+            raise Unknown(
+                f"{describe(self._runtime)} launches {self.launches} kernels for one config, Megatune knows of 1"
+            )
         return Launch(
             grid=_three(self.how["grid"]),
             block=_three(self.how["block"]),
