@@ -113,12 +113,12 @@ def test_a_disk_that_is_full_from_the_start(path: Path) -> None:
         assert queries.targets(session) == []
 
 
-def test_two_processes_can_write_in_turn(url: str) -> None:
-    with open_database(url) as opened:
+def test_two_processes_can_write_in_turn(path: Path) -> None:
+    with open_database(path) as opened:
         with opened.session() as session:
             put_examples(session)
         process = subprocess.Popen(
-            [sys.executable, HERE / "commit_forever.py", url, "0"], stdout=subprocess.PIPE, text=True
+            [sys.executable, HERE / "commit_forever.py", path, "0"], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         try:
