@@ -42,13 +42,15 @@ ROUTER = Workload.of("router_front", {"experts": 896, "k": 7168, "latent": 224, 
 
 def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS, *, router: bool = False) -> Plan:
     """A projection takes 10 µs on cuBLAS and 8 in the plan, a reduction 20 and 12, whatever the shape and tokens; the
-    router front, where it is asked for, 30 and 9."""
+    router front, where it is asked for, 30 and 9, and of a token over all ranks 30 and 6."""
     cases = []
-    torch, redundant = Config.of("torch", {}), Config.of("redundant", {"warps": 4})
-    for count in tokens if router else ():
-        for config, us in ((torch, 30.0), (redundant, 9.0)):
-            cases.append(Case(ROUTER.at(count), config, us))
-            cases.append(Case(ROUTER.at(count), config, us, Stage.FINAL, f"router finals {count}"))
+    params = {"warps": 4, "rows": 16, "k_unroll": 2, "stages": 4, "split_k": 1, "finishers": 1, "backoff": 0}
+    torch, redundant = Config.of("torch", {}), Config.of("redundant", {**params, "pdl": True})
+    routers = [(ROUTER.at(count), 9.0) for count in tokens] + [(replace(ROUTER, world=RANKS), 6.0)]
+    for workload, ours in routers if router else ():
+        for config, us in ((torch, 30.0), (redundant, ours)):
+            cases.append(Case(workload, config, us))
+            cases.append(Case(workload, config, us, Stage.FINAL, f"router finals {workload}"))
     for n, k in dict.fromkeys((shape.n, shape.k) for shape in projection_shapes(K3, Parallel(RANKS))):
         for count in tokens:
             workload = Workload.of("projection", {"n": n, "k": k}, count)

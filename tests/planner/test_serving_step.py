@@ -69,6 +69,13 @@ def test_a_router_front_takes_the_place_of_the_packed_projection_and_of_routing(
     assert [part.name for part in found.parts if part.name in ("front", "routing", "router front")] == ["router front"]
     assert middle(found, "plan_us", "router front") == pytest.approx(9 * 92)
     assert middle(found, "stock_us", "router front") == pytest.approx(30 * 92)
+    # Over all ranks one token alone was measured.
+    assert middle(step(K3, routed, RANKS, 1, packed=True), "plan_us", "router front") == pytest.approx(6 * 92)
+    (beyond,) = [part for part in step(K3, routed, RANKS, 100, packed=True).parts if part.name == "router front"]
+    assert (beyond.provenance, beyond.how) == (
+        "missing",
+        "router front over 16: measured at 1 to 1 tokens, not at 100",
+    )
     assert set(OTHERS) - set(found.missing) == {"routing"}
     # Without it, and where rows are not packed, the parts are as they were.
     assert step(K3, routed, RANKS, 8) == step(K3, plan, RANKS, 8)

@@ -216,15 +216,18 @@ def _reductions(model: Model, plan: Plan, tensor: int, tokens: int) -> Iterator[
 
 
 def _router(model: Model, plan: Plan, tensor: int, tokens: int) -> StepPart | None:
-    """Of a plan that has the router front: as ranks run it together, else as each runs it alone."""
+    """Of a plan that has the router front: as ranks run it together, else as each runs it alone; there, at these tokens
+    where it has them."""
     if model.latent is None or model.latent % tensor:
         return None
     dims = {"experts": model.experts, "k": model.hidden, "latent": model.latent // tensor, "top": model.top_k}
-    for world in (tensor, 1):
+    parts = []
+    for world in dict.fromkeys((tensor, 1)):
         found = of_plan(plan, "router_front", dims, world)
         if found is not None:
-            return _planned("router front", model.moe_layers or 0, found, tokens, f"router front over {world}")
-    return None
+            what = f"router front over {world}"
+            parts.append(_planned("router front", model.moe_layers or 0, found, tokens, what))
+    return next((part for part in parts if part.plan_us is not None), parts[0] if parts else None)
 
 
 def _planned(name: str, launches: int, shape: ShapePlan | None, tokens: int, what: str) -> StepPart:
