@@ -74,7 +74,13 @@ def main() -> None:
         broken = Failing(store, round_["breaks"] if mine else None)
         table: Any = Table(fails=mine and round_["breaks"] == "table")
         owner: Any = SimpleNamespace(
-            digest="a plan", version="1", outcome={}, say=lambda *_, **__: None, reader=lambda ranks: REPLY
+            digest="a plan",
+            version="1",
+            outcome={},
+            missing="",
+            say=lambda *_, **__: None,
+            settle=lambda *_, **__: None,
+            reader=lambda ranks: REPLY,
         )
         group = overlay.Group(owner, [table])
         group.name = f"round {number}"

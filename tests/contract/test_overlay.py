@@ -10,6 +10,9 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from importlib.abc import Loader
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from types import SimpleNamespace
@@ -19,6 +22,7 @@ import pytest
 
 from megatune_planner.exporters.vllm_overlay import driver
 from megatune_planner.exporters.vllm_overlay import imports
+from megatune_planner.exporters.vllm_overlay import overlay
 from megatune_planner.exporters.vllm_overlay import serving
 from megatune_planner.exporters.vllm_overlay.agreement import Meeting
 from megatune_planner.exporters.vllm_overlay.imports import after_import
@@ -196,6 +200,70 @@ def test_a_module_that_cannot_be_imported_fails_as_it_would(package: str) -> Non
     with pytest.raises(ModuleNotFoundError, match="missing"):
         importlib.import_module(f"{package}.missing")
     assert seen == []
+
+
+class Shared(MetaPathFinder, Loader):
+    """Finds every module of a package, and loads all of them itself; or with a loader that takes no other method."""
+
+    def __init__(self, package: str, *, closed: bool) -> None:
+        self.package, self.closed = package, closed
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
+        if not fullname.startswith(self.package):
+            return None
+        return ModuleSpec(fullname, Closed() if self.closed else self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["value"] = 1
+
+
+class Closed:
+    __slots__ = ()
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        return None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["value"] = 1
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_loaders_of_other_kinds(
+    package: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    """One that loads other modules too tells of the one alone; one that cannot be changed loads it all the same."""
+    monkeypatch.setattr(sys, "meta_path", [Shared(package, closed=closed), *sys.meta_path])
+    seen: list[str] = []
+    after_import(f"{package}.inner", lambda module: seen.append(module.__name__))
+    importlib.import_module(f"{package}.inner")
+    assert importlib.import_module(f"{package}.inner.other").value == 1
+    assert seen == ([] if closed else [f"{package}.inner"])
+    assert [f"{package}.inner is loaded unseen" in line for line in caplog.messages] == ([True] if closed else [])
+
+
+@pytest.mark.torch
+def test_a_rank_that_did_not_come_is_not_waited_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's own patience with its start is no longer than two such waits."""
+    store = importlib.import_module("torch.distributed").HashStore()
+    owner = overlay.Overlay.__new__(overlay.Overlay)
+    owner.digest, owner.version, owner.outcome, owner.missing = "a plan", "1", {}, ""
+    waits = iter((0.2, 3600.0))
+    monkeypatch.setattr(serving, "meeting", lambda name: Meeting(store, name, (0, 1), 0))
+    monkeypatch.setattr(serving, "current_config", lambda: None)
+    monkeypatch.setattr(serving, "wait_s", lambda config: next(waits))
+    monkeypatch.setattr(serving, "whereabouts", lambda: "here")
+    says = "changed nothing: rank 0: rank 1 has no such plan, or was too late"
+    for name in ("first", "second"):
+        group = overlay.Group(owner, [])
+        group.name = name
+        group.apply()
+    assert owner.outcome == {"first": says, "second": says}
+    # A rank that comes after all is told so in both.
+    for name in ("first", "second"):
+        assert f"changed nothing: {Meeting(store, name, (0, 1), 1).agree('a statement', '')}" == says
 
 
 def test_links_lead_to_a_peer_or_to_all(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -247,16 +247,23 @@ def test_another_table_of_prefetches_stays_as_it_is(vllm: Path, tmp_path: Path) 
     assert any("NEXT_ATTENTION[8] is '1:64.100" in line for line in answer["log"])
 
 
-@pytest.mark.parametrize(("admitted", "stock"), [(4096, False), (4097, True)])
+@pytest.mark.parametrize(
+    ("admitted", "errors", "stock"),
+    [
+        (4096, {4096: 0.001, 8192: 0.02}, False),
+        (4097, {4096: 0.001, 8192: 0.02}, True),
+        (1, {4096: 0.02}, True),
+    ],
+)
 def test_steps_are_stock_where_contexts_may_be_too_long(
-    vllm: Path, decode_plan: Plan, tmp_path: Path, admitted: int, stock: bool
+    vllm: Path, decode_plan: Plan, tmp_path: Path, admitted: int, errors: dict[int, float], stock: bool
 ) -> None:
     """What a graph is captured with says nothing of the contexts that it is replayed with: the longest decides."""
     (shape, *_) = (
         each for each in decode_plan.operator("reduction").shapes if each.key[:3] == ("width=7168", "bf16", 8)
     )
     entry = {"operator": "reduction", "shape": "width=7168", "world": 8, "revision": shape.revision}
-    errors = ContextErrors.model_validate(
+    measured = ContextErrors.model_validate(
         {
             "unit": "largest relative error",
             "limit": 0.01,
@@ -266,12 +273,12 @@ def test_steps_are_stock_where_contexts_may_be_too_long(
                 {**entry, "config": band.decision.config, "context_tokens": length, "error": error}
                 for band in shape.bands
                 if band.decision.kind == "config"
-                for length, error in ((4096, 0.001), (8192, 0.02))
+                for length, error in errors.items()
             ],
         }
     )
     operators = decode_plan.content.operators
-    fallback = fallback_rules(decode_plan.content.target, operators, errors)
+    fallback = fallback_rules(decode_plan.content.target, operators, measured)
     plan = Plan.of(decode_plan.content.model_copy(update={"fallback": fallback}))
     change = _set("config", "model_config", "max_model_len", to=admitted)
     answer = serve(vllm, installed(plan, tmp_path / "site"), plan, change=change)
@@ -291,11 +298,30 @@ def test_hits_and_misses_are_counted(vllm: Path, gemm_plan: Plan, decode_plan: P
     assert counts["hit projection 1536x7168"] == counts["hit projection 2304x1536"] >= 2
     assert counts["miss projection 7168x1536"] >= 2
     (file,) = folder.iterdir()
-    assert json.loads(file.read_text())["plan"] == gemm_plan.digest
+    assert json.loads(file.read_text()) == answer["status"]
     counts = serve(vllm, installed(decode_plan, tmp_path / "decode"), decode_plan)["status"]["counts"]
     assert counts["hit step of 48 tokens: stock"] == 1
     assert counts["hit prepared.TWOSHOT at 6 tokens"] == 1
     assert "hit prepared.TWOSHOT at 48 tokens" not in counts
+
+
+def test_the_status_says_why_nothing_changed(vllm: Path, gemm_plan: Plan, tmp_path: Path) -> None:
+    plugin = installed(gemm_plan, tmp_path / "site")
+    environment = {"MEGATUNE_PLAN_STATUS": str(tmp_path / "status")}
+    changed = serve(vllm, plugin, gemm_plan, environment=environment)
+    assert not untouched(changed)
+    assert [line for line in changed["log"] if "no status is written: FileNotFoundError" in line] == changed["log"][1:]
+    (tmp_path / "status").mkdir()
+    build = other_build(vllm, tmp_path / "build", VERSION)
+    for root, asked in ((vllm, _set("target", "hardware", "sms", to=114)), (build, lambda asked: None)):
+        answer = serve(root, plugin, gemm_plan, change=asked, environment=environment)
+        (file,) = (tmp_path / "status").iterdir()
+        status = json.loads(file.read_text())
+        file.unlink()
+        assert status == answer["status"]
+        ((name, outcome),) = status["outcome"].items()
+        assert outcome.startswith("changed nothing: ")
+        assert answer["log"] == [f"WARNING megatune plan {gemm_plan.digest}: {name}: {outcome}"]
 
 
 def test_one_line_says_which_plan_changed_what(vllm: Path, gemm_plan: Plan, tmp_path: Path) -> None:

@@ -221,7 +221,7 @@ def _reductions(plan: Plan, text: str) -> Changes:
                     table,
                     key=table.world,
                     decided=[(each.tokens_lo, each.tokens_hi) for each in decided],
-                    asks=_asks("reduction", shape, batch_table.MAX_BATCH, context_tokens=1),
+                    asks=_asks("reduction", shape, batch_table.MAX_BATCH, context_tokens=0),
                 )
             )
     says = {
@@ -247,7 +247,7 @@ def _prefetches(plan: Plan, text: str) -> Changes:
                 table,
                 key=table.world,
                 decided=[(each.tokens_lo, each.tokens_hi) for each in decided],
-                asks=[ask for s in shapes for ask in _asks(PREFETCH, s, batch_table.MAX_BATCH, context_tokens=1)],
+                asks=[ask for s in shapes for ask in _asks(PREFETCH, s, batch_table.MAX_BATCH, context_tokens=0)],
             )
         )
     if not tables:

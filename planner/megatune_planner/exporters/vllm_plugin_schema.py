@@ -41,7 +41,7 @@ class Ask(Part):
     routing: str
     """How tokens are spread over experts."""
     context_tokens: int | None
-    """1 where contexts are a matter of whole steps; None: the longest that the server admits."""
+    """0 where contexts are a matter of whole steps; None: the longest that the server admits."""
 
 
 class Batches(Part):

@@ -45,7 +45,8 @@ def register() -> None:
         _overlay = Overlay(Path(__file__).parent)
         _watch(_overlay)
     except Exception as error:  # noqa: BLE001  (nothing of ours may stop the engine)
-        logger.warning("megatune plan: changed nothing: %s: %s", type(error).__name__, error)
+        line = " ".join(str(error).split())
+        logger.warning("megatune plan: changed nothing: %s: %s", type(error).__name__, line)
 
 
 def status() -> dict[str, Any]:
@@ -57,7 +58,8 @@ def _watch(overlay: Overlay) -> None:
     runtime = overlay.document["runtime"]
     installed = version(runtime["name"])
     if installed.split("+")[0] != runtime["version"]:
-        overlay.say(
+        overlay.settle(
+            "all tables",
             f"changed nothing: {runtime['name']} {installed} is installed, and the tables are those of "
             f"{runtime['version']}: check the plan against it and export it again",
             warning=True,

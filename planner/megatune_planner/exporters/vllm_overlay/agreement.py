@@ -41,6 +41,8 @@ class Meeting:
         """Seconds to wait for the other ranks, all steps together."""
         self.doubt = ""
         """Why this rank cannot know whether the others kept their change; it keeps its own then."""
+        self.missing = ""
+        """Which rank did not come at all."""
 
     def gather(self, words: str) -> list[str]:
         """What every rank says of itself, in the order of ranks.
@@ -97,7 +99,9 @@ class Meeting:
                 if self._store.check([f"{self._place}/{unless}"]):
                     raise Differs("it is settled")
                 if time.monotonic() > deadline:
-                    raise Differs(f"rank {each} {_LATE[step]}")
+                    late = f"rank {each} {_LATE[step]}"
+                    self.missing = late if step == "here" else ""
+                    raise Differs(late)
                 time.sleep(_POLL_S)
         return {each: self._store.get(f"{self._place}/{step}/{each}").decode() for each in self._ranks}
 
@@ -112,7 +116,7 @@ class Alone:
 
     def __init__(self) -> None:
         self.wait_s = 0.0
-        self.doubt = ""
+        self.doubt = self.missing = ""
 
     def gather(self, words: str) -> list[str]:
         return [words]

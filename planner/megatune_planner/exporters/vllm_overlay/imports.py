@@ -6,12 +6,15 @@ in one that is about to fork.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+
+logger = logging.getLogger("vllm.megatune_plan")
 
 Callback = Callable[[ModuleType], None]
 
@@ -32,7 +35,10 @@ class _Watcher(MetaPathFinder):
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec: ModuleSpec | None = None if find is None else find(fullname, path, target)
             if spec is not None:
-                self._tell(spec, callback)
+                try:
+                    self._tell(spec, callback)
+                except Exception as error:  # noqa: BLE001  (a loader of a kind that takes no other method)
+                    logger.warning("megatune plan: %s is loaded unseen, and stays as it is: %s", fullname, error)
                 return spec
         return None
 
@@ -44,7 +50,9 @@ class _Watcher(MetaPathFinder):
 
         def execute_and_tell(module: ModuleType) -> None:
             execute(module)
-            callback(module)
+            # Some finders give one loader to many modules.
+            if module.__name__ == spec.name:
+                callback(module)
 
         loader.exec_module = execute_and_tell  # type: ignore[method-assign]
 

@@ -26,7 +26,8 @@ DIGEST_FILE = "overlay.sha256"
 """Of ``overlay.json``: the plan's own digest says nothing of it."""
 
 STATUS_FOLDER = "MEGATUNE_PLAN_STATUS"
-"""Environment variable: a folder for what ``status`` answers, a file a process."""
+"""Environment variable: a folder for what ``status`` answers, a file a process, as it is after every change of it. That
+is while models are built and graphs captured: a graph that is replayed asks nothing."""
 
 # A child of vLLM's own logger, so that it is printed as vLLM's lines are.
 logger = logging.getLogger("vllm.megatune_plan")
@@ -51,29 +52,41 @@ class Overlay:
         """By group, what was changed, or why nothing was."""
         self.counts: Counter[str] = Counter()
         """Lookups that the plan decided (``hit …``), and those that it says nothing of (``miss …``)."""
+        self.missing = ""
+        """Which rank did not come when a group of tables was agreed on; it is not waited for again."""
+        self._writes = True
 
     def say(self, what: str, *, warning: bool = False) -> None:
-        logger.log(logging.WARNING if warning else logging.INFO, "megatune plan %s: %s", self.digest, what)
+        # What torch raises has many lines.
+        line = " ".join(what.split())
+        logger.log(logging.WARNING if warning else logging.INFO, "megatune plan %s: %s", self.digest, line)
+
+    def settle(self, name: str, outcome: str, *, warning: bool = False) -> None:
+        """Say in one line what became of a group of tables, or of all."""
+        self.outcome[name] = outcome
+        self.say(f"{name}: {outcome}", warning=warning)
+        self._write_status()
 
     def count(self, known: str, what: str) -> None:
         """Count a lookup. Never raises: it is on the engine's way."""
-        line = f"{known} {what}"
-        new = line not in self.counts
-        self.counts[line] += 1
-        folder = os.environ.get(STATUS_FOLDER)
-        if not new or not folder:
-            return
-        try:
-            self._write_status(Path(folder))
-        except Exception as error:  # noqa: BLE001  (whatever a folder's name or another thread does to it)
-            os.environ.pop(STATUS_FOLDER, None)
-            self.say(f"no status is written: {type(error).__name__}: {error}", warning=True)
+        self.counts[f"{known} {what}"] += 1
+        self._write_status()
 
     def status(self) -> dict[str, Any]:
         return {"plan": self.digest, "outcome": dict(self.outcome), "counts": dict(self.counts)}
 
-    def _write_status(self, folder: Path) -> None:
-        (folder / f"{self.digest}-{os.getpid()}.json").write_text(json.dumps(self.status()), encoding="utf-8")
+    def _write_status(self) -> None:
+        folder = os.environ.get(STATUS_FOLDER)
+        if not folder or not self._writes:
+            return
+        try:
+            file = Path(folder, f"{self.digest}-{os.uname().nodename}-{os.getpid()}.json")
+            whole = file.with_suffix(".tmp")
+            whole.write_text(json.dumps(self.status()), encoding="utf-8")
+            whole.replace(file)
+        except Exception as error:  # noqa: BLE001  (whatever a folder's name or another thread does to it)
+            self._writes = False
+            self.say(f"no status is written: {type(error).__name__}: {error}", warning=True)
 
     def reader(self, ranks: Sequence[str]) -> Any:
         """The plan's own reader, which has compared the gate with what serves here.
@@ -116,11 +129,7 @@ class Group:
         return self.name in self.overlay.outcome
 
     def refuse(self, why: object) -> None:
-        self._settle(f"changed nothing: {_line(why)}", warning=True)
-
-    def _settle(self, outcome: str, *, warning: bool = False) -> None:
-        self.overlay.outcome[self.name] = outcome
-        self.overlay.say(f"{self.name}: {outcome}", warning=warning)
+        self.overlay.settle(self.name, f"changed nothing: {_line(why)}", warning=True)
 
     def prepare(self) -> str:
         """Choose the tables that matter here, and say what else ranks have to agree on.
@@ -139,6 +148,8 @@ class Group:
         try:
             meeting = serving.meeting(self.name)
             meeting.wait_s = serving.wait_s(serving.current_config())
+            if self.overlay.missing:
+                raise Differs(self.overlay.missing)
             also = self.prepare()
             reader = self.overlay.reader(meeting.gather(serving.whereabouts()))
             for table in self.tables:
@@ -153,12 +164,13 @@ class Group:
             found = meeting.agree(statement, found)
         except Exception as error:  # noqa: BLE001
             found = f"the ranks cannot be asked: {error}"
+        self.overlay.missing = self.overlay.missing or meeting.missing
         if found:
             self._restore()
             self.refuse(Differs(found))
             return
         self.applied = True
-        self._settle("; ".join(changed) or "no table, only steps that are stock")
+        self.overlay.settle(self.name, "; ".join(changed) or "no table, only steps that are stock")
         if meeting.doubt:
             self.overlay.say(
                 f"{self.name}: every rank had made its change when the store failed ({meeting.doubt}): restart the "
