@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -30,8 +31,8 @@ class Runtime:
                 return (self.place / path).read_text(encoding="utf-8")
             with zipfile.ZipFile(self.place) as archive:
                 return archive.read(path).decode()
-        except (OSError, KeyError, UnicodeDecodeError, zipfile.BadZipFile):
-            return None
+        except (OSError, EOFError, KeyError, UnicodeDecodeError, RuntimeError, zipfile.BadZipFile, zlib.error):
+            return None  # damaged, encrypted or compressed in some other way, too
 
 
 def installed(name: str) -> Runtime:

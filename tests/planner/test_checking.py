@@ -31,6 +31,7 @@ SOURCE = """
 import os as system
 from here import there
 CONSTANT = {1: "a", 2: (3, 4)}
+NO_DICT = {[]: 1}
 FIRST, SECOND = 1, 2
 typed: int = 5
 raise RuntimeError("this is never run")
@@ -85,6 +86,7 @@ def test_names_of_modules_and_classes_are_found(tmp_path: Path) -> None:
         ("FIRST", 2, "has another FIRST"),
         ("CONSTANT", {1: "a"}, "has another CONSTANT"),
         ("there", 1, "has another there"),
+        ("NO_DICT", {1: 2}, "has another NO_DICT"),
         ("function", Takes(("a", "b")), "has a function that takes a, b, c"),
         ("FIRST", Takes(()), "has a FIRST that is no function"),
         ("Values", Fields(("y", "x")), "has a Values with the fields x, y"),
@@ -102,6 +104,27 @@ def test_a_file_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert problems(tmp_path, {"pkg/module.py": {"x": ANY}}, "def broken(") == ["cannot be read"]
     (tmp_path / "pkg/bytes.py").write_bytes(b"x = '\xff'")
     assert problems(tmp_path, {"pkg/bytes.py": {"x": ANY}}) == ["cannot be read"]
+    for deep in ("x = " + "-" * 30000 + "1", "x = " + "+".join(["1"] * 30000)):
+        assert problems(tmp_path, {"pkg/module.py": {"x": ANY}}, deep) == ["cannot be read"]
+
+
+@pytest.mark.parametrize("damage", ["data", "method", "encrypted"])
+def test_a_damaged_file_of_a_wheel_is_said(tmp_path: Path, damage: str) -> None:
+    wheel = tmp_path / "r-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("pkg/module.py", SOURCE)
+    data = bytearray(wheel.read_bytes())
+    local, central = 0, data.index(b"PK\x01\x02")
+    if damage == "data":
+        begin = local + 30 + len("pkg/module.py")
+        data[begin : begin + 8] = b"\xff" * 8
+    elif damage == "method":
+        data[local + 8] = data[central + 10] = 99
+    else:
+        data[local + 6] = data[central + 8] = 1
+    wheel.write_bytes(data)
+    (found,) = examine(Runtime("r", "1", wheel), {"pkg/module.py": {"FIRST": 1}})
+    assert found.problem == "cannot be read"
 
 
 GRAMMAR = '''

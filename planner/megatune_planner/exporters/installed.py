@@ -103,7 +103,7 @@ def examine(runtime: Runtime, names: Names) -> Iterator[Finding]:
         text = runtime.read(path)
         try:
             tree = None if text is None else ast.parse(text)
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: of what is nested too deeply
             tree = None
         if tree is None:
             yield Finding(path, "", "cannot be read")
@@ -178,7 +178,7 @@ def _of_target(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.AST
 def _literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
-    except ValueError:
+    except (ValueError, TypeError, RecursionError, MemoryError):  # TypeError: of keys that no dict can have
         return ANY
 
 

@@ -44,8 +44,8 @@ def compute(function: ast.FunctionDef, argument: Any) -> Any:
     _check(function)
     scope: dict[str, Any] = {"__builtins__": dict(_BUILTINS)}
     definition = ast.Module([function], type_ignores=[])
-    exec(compile(definition, "<grammar>", "exec"), scope)
     try:
+        exec(compile(definition, "<grammar>", "exec"), scope)
         return scope[function.name](argument)
     except Exception as error:  # noqa: BLE001  (whatever a stranger's function raises)
         raise Impure(f"it raises {type(error).__name__} for {argument!r}") from None
