@@ -205,11 +205,11 @@ def _size(context: Context) -> None:
 
 def _failing(context: Context) -> None:
     st.subheader("Failing configs", anchor=False)
-    failing = context.read(queries.failing_configs)
-    if not failing:
+    names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
+    counts = dict(sorted(context.read(queries.failure_counts).items(), key=lambda item: item[1]))
+    if not counts:
         st.write("No config has failed.")
         return
-    counts = dict(sorted(context.read(queries.failure_counts).items(), key=lambda item: item[1]))
     made = charts.figure(90 + 34 * len(counts))
     made.add_trace(
         go.Bar(
@@ -224,10 +224,12 @@ def _failing(context: Context) -> None:
     made.update_yaxes(automargin=True)
     charts.show(made, "statuses")
     st.caption("Red: quarantined, as above. The others are facts of a space, and no alarm.")
-    names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
-    table("failing-configs", [_config(each, names) for each in failing], empty="")
-    if len(failing) == queries.MOST_FAILING:
-        st.caption(f"The {queries.MOST_FAILING} that fail most often.")
+    folded_table(
+        f"The configs that fail most often, at most {queries.MOST_FAILING}",
+        "failing-configs",
+        lambda: [_config(each, names) for each in context.read(queries.failing_configs)],
+        empty="",
+    )
 
 
 def _config(each: FailingConfig, names: dict[str, str]) -> dict[str, Any]:
