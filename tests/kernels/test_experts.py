@@ -237,7 +237,7 @@ class TestWorkloads:
 def test_spaces_can_be_searched(tokens: int, width: int) -> None:
     of = workload(tokens, width=width)
     space = EXPERTS.space(of, SM90)
-    assert [each.variant for each in space.variants] == ["per_route", "grouped"]
+    assert [each.variant for each in space.variants] == ["per_route", "grouped"][tokens > 16 :]
     for config in space.defaults():
         assert not space.violations(config)
         up, down = EXPERTS.parts(of, config)

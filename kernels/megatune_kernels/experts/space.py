@@ -23,6 +23,8 @@ from megatune_kernels.space import VariantSpace
 from megatune_kernels.space import derived
 from megatune_kernels.target import Architecture
 
+MOST_PER_ROUTE = 16
+"""Tokens beyond which nobody would read an expert's weights once for each of its routes."""
 MOST_UNROLL = 8
 MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
@@ -40,7 +42,8 @@ SMS = {"sm_90a": 132, "sm_100a": 148, "sm_103a": 148}
 
 def experts_space(workload: Workload, arch: Architecture) -> Space:
     """The space of a workload; a variant that has no legal config there is left out."""
-    variants = [_variant(workload, name, arch) for name in (PER_ROUTE, GROUPED)]
+    names = (PER_ROUTE, GROUPED) if workload.tokens <= MOST_PER_ROUTE else (GROUPED,)
+    variants = [_variant(workload, name, arch) for name in names]
     return Space(tuple(variant for variant in variants if variant.has_configs))
 
 

@@ -175,8 +175,7 @@ def run(
     if cutlass.const_expr(kernel.cache == EVICT_FIRST):
         policy = evict_first()
     sums = cute.make_rmem_tensor(kernel.row_tiles * kernel.token_tiles * 4, Float32)
-    for i in cutlass.range_constexpr(kernel.row_tiles * kernel.token_tiles * 4):
-        sums[i] = Float32(0.0)
+    sums.fill(0.0)
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if Int32(s) < steps:
@@ -270,8 +269,7 @@ def run(
                 cute.arch.fence_acq_rel_gpu()
                 cute.arch.sync_warp()
                 add_routes(results, shares, counters, out, own_row, columns, count, lane, kernel)
-            for i in cutlass.range_constexpr(kernel.row_tiles * kernel.token_tiles * 4):
-                sums[i] = Float32(0.0)
+            sums.fill(0.0)
     cute.arch.cp_async_wait_group(0)
 
 
