@@ -39,7 +39,7 @@ def test_a_campaign_stops_after_its_measurement_and_goes_on(path: Path) -> None:
             assert running.was_asked(locate(path), process.pid)
             with pytest.raises(MegatuneError, match="asked to stop already"):
                 running.ask_to_stop(database)
-        assert process.wait(30) == 130
+        assert process.wait(120) == 130
     finally:
         process.kill()
         process.wait()

@@ -17,6 +17,7 @@ from megatune_dashboard.app.text import hover
 from megatune_dashboard.app.text import plain
 from megatune_dashboard.app.text import shortened
 from megatune_dashboard.command import app
+from megatune_db.location import locate
 
 SECRET = "a-secret-of-the-client"
 SIGN_IN = f"""
@@ -49,7 +50,7 @@ def run(*arguments: str) -> tuple[int, str]:
 
 def test_it_listens_to_this_machine_alone(served: list[dict[str, object]], tmp_path: Path) -> None:
     assert run("--db", str(tmp_path / "none.db")) == (0, "")
-    assert served == [{"db": tmp_path / "none.db", "host": "127.0.0.1", "port": 8501, "sign_in": None}]
+    assert served == [{"db": locate(tmp_path / "none.db"), "host": "127.0.0.1", "port": 8501, "sign_in": None}]
 
 
 def test_others_have_to_sign_in(served: list[dict[str, object]], tmp_path: Path) -> None:
