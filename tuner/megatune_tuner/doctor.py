@@ -23,6 +23,8 @@ from typing import Any
 
 from megatune_db.errors import DatabaseError
 from megatune_db.location import Location
+from megatune_db.location import Where
+from megatune_db.location import locate
 from megatune_db.session import open_database
 from megatune_kernels.target import ARCHITECTURES
 
@@ -98,14 +100,15 @@ class _Seen:
     """Why there are no GPUs."""
 
 
-def examine(database: Location | None = None) -> Report:
+def examine(database: Where | None = None) -> Report:
     """Look at the machine, and at the database where one is named."""
     seen = _look_for_gpus()
     gpus = seen.gpus
     findings = [_python(), *_gpus(gpus, seen.trouble), *_group(gpus)]
-    findings += [_launching(gpus), _compiling(), _torch(gpus), _disk(database)]
-    if database is not None:
-        findings.append(_database(database))
+    where = None if database is None else locate(database)
+    findings += [_launching(gpus), _compiling(), _torch(gpus), _disk(where)]
+    if where is not None:
+        findings.append(_database(where))
     links = _links() if len(gpus) > 1 else ()
     return Report(tuple(findings), tuple(gpus), seen.driver, seen.cuda, links)
 
