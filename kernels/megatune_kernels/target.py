@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from dataclasses import dataclass
+from dataclasses import fields
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -102,9 +103,15 @@ class Target:
 
     @staticmethod
     def from_dict(value: dict[str, Any]) -> Target:
-        """:raises MegatuneError: when fields are missing or unknown."""
+        """:raises MegatuneError: when fields are missing, unknown or of another type."""
         try:
-            return Target(Hardware(**value["hardware"]), Toolchain(**value["toolchain"]))
+            made = Target(Hardware(**value["hardware"]), Toolchain(**value["toolchain"]))
+            for part in (made.hardware, made.toolchain):
+                for field in fields(part):
+                    found = getattr(part, field.name)
+                    if type(found).__name__ != field.type:
+                        raise TypeError(f"{field.name} is {found!r}, no {field.type}")
+            return made
         except (KeyError, TypeError) as error:
             raise MegatuneError(f"not a target: {error}; expected the fields of Hardware and Toolchain") from error
 

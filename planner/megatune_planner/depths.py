@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 from megatune_db import queries
 from megatune_db.queries import ShapeRow
 from megatune_kernels.crossing import side
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
@@ -121,10 +122,16 @@ class Off:
 
 
 def depth_of(decision: UseConfig | UseStock) -> int:
-    """MiB that a band's decision prefetches; 0 where it prefetches nothing."""
+    """MiB that a band's decision prefetches; 0 where it prefetches nothing.
+
+    :raises MegatuneError: when it does not say how many.
+    """
     if decision.kind == "stock" or decision.variant != PREFETCH:
         return 0
-    return int(decision.params[DEPTH])
+    depth = decision.params.get(DEPTH)
+    if type(depth) is not int:
+        raise MegatuneError(f"a config of {PREFETCH} has {DEPTH} {depth!r}, which is no number of MiB")
+    return depth
 
 
 def off_from(shape: ShapePlan) -> Off | None:

@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 from megatune_db import queries
 from megatune_db.records import Status
 from megatune_db.session import open_database
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.space import Config
 from megatune_planner.commands import app
@@ -173,6 +174,15 @@ def test_the_plan_says_from_which_tokens_prefetch_hurts(tmp_path: Path) -> None:
     crossover = next(each for each in shape.crossovers if {each.below, each.above} == {"prefetch", "plain"})
     assert set(off.evidence) == {id_ for point in crossover.points if point.tokens >= 6 for id_ in point.evidence}
     assert {8: "plain", 4: "prefetch"}.items() <= {point.tokens: point.faster for point in crossover.points}.items()
+
+
+@pytest.mark.parametrize("params", [{}, {"depth_mib": ""}, {"depth_mib": True}])
+def test_a_depth_that_is_no_number_is_one_line(tmp_path: Path, params: dict[str, object]) -> None:
+    """A plan may be of anybody's making."""
+    decision = shape_of(tmp_path, cell(chain(1), valley(30.0, 12, 6.0))).band(1).decision
+    assert depth_of(decision) == 12
+    with pytest.raises(MegatuneError, match=r"has depth_mib .*, which is no number of MiB"):
+        depth_of(decision.model_copy(update={"params": params}))
 
 
 def test_a_plan_that_prefetches_throughout_is_never_off(tmp_path: Path) -> None:

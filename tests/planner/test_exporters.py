@@ -446,7 +446,11 @@ def test_what_was_there_comes_back_where_a_file_cannot_get_its_name(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "one\n"}
 
 
-def test_a_directory_that_is_a_file_is_one_line(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("")
+@pytest.mark.parametrize("to", [None, "out", "nowhere"])
+def test_a_directory_that_is_a_file_or_a_link_to_nowhere_is_one_line(tmp_path: Path, to: str | None) -> None:
+    if to is None:
+        (tmp_path / "out").write_text("")
+    else:
+        (tmp_path / "out").symlink_to(to)
     with pytest.raises(MegatuneError, match="cannot write to"):
         write({"a": ""}, tmp_path / "out")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -27,10 +28,12 @@ from megatune_planner import runtimes
 from megatune_planner import survey
 from megatune_planner.band_schema import Band
 from megatune_planner.exporters import vllm_table_schema
+from megatune_planner.exporters.base import exporters
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
 from megatune_planner.published import model
 from megatune_planner.published import units
+from megatune_planner.rendering import render_plan
 
 
 def altered(plan: Plan, change: Callable[[dict[str, Any]], None], *, sign: bool = True) -> str:
@@ -112,6 +115,8 @@ BANDS: tuple[str | int, ...] = (*SHAPE, "bands")
         (_set("content", "fallback", -1, "when")("never"), "never"),
         (_set("content", "target", "hardware", "sms")(131), "target's digest"),
         (_set("content", "target", "hardware")({}), "not a target"),
+        (_set("content", "target", "hardware", "arch")([]), "not a target: arch is [], no str"),
+        (_set("content", "target", "hardware", "sms")(True), "not a target: sms is True, no int"),
         (_set(*BANDS, 0, "tokens_lo")(2), "leave a gap: 0 tokens, then 2"),
         (_set(*BANDS, -1, "tokens_hi")(70), "no last one"),
         (_set(*BANDS, 0, "decision", "kind")("magic"), "magic"),
@@ -171,7 +176,7 @@ def test_unreadable_files_are_one_line(tmp_path: Path) -> None:
 @settings(deadline=None, max_examples=50)
 @given(st.data())
 def test_no_damage_gives_anything_but_one_line(plan: Plan, data: st.DataObject) -> None:
-    """Whatever part is replaced by whatever value: a plan that is read at all is a whole plan."""
+    """Whatever part is replaced by whatever value: a plan that is read at all can be shown and exported, or not."""
     value = json.loads(plan.to_json())
     part: Any = value["content"]
     while True:
@@ -185,11 +190,16 @@ def test_no_damage_gives_anything_but_one_line(plan: Plan, data: st.DataObject) 
         text = json.dumps(value | {"digest": digest(value["content"])})
     except ValueError:
         text = json.dumps(value)
+    messages = []
     try:
-        message = Plan.from_json(text).digest
+        found = Plan.from_json(text)
+        render_plan(found)
+        for each in exporters().values():
+            with suppress(MegatuneError):
+                each.files(found)
     except MegatuneError as error:
-        message = str(error)
-    assert "\n" not in message
+        messages.append(str(error))
+    assert "\n" not in "".join(messages)
 
 
 def test_a_band_that_is_slower_than_its_baseline_cannot_be_written(plan: Plan) -> None:

@@ -141,8 +141,8 @@ def write(files: Mapping[str, str | bytes], directory: Path) -> list[Path]:
             _write_into(encoded)
         else:
             _make(directory, encoded)
-    except OSError as error:
-        raise MegatuneError(f"cannot write to {directory}: {error.strerror or error}") from None
+    except (OSError, RuntimeError) as error:  # the latter for a link that leads to itself
+        raise MegatuneError(f"cannot write to {directory}: {getattr(error, 'strerror', None) or error}") from None
     return list(encoded)
 
 
