@@ -111,18 +111,18 @@ def config_of(workload: Workload, variant: str, **wanted: Any) -> Config:
     return config
 
 
-SMALL = {"experts": 6, "k": 256, "top": 2, "width": 64}
-WIDE = {"experts": 3, "k": 256, "top": 1, "width": 256}
+SMALL = {"experts": 4, "k": 256, "top": 2, "width": 64}
+WIDE = {"experts": 3, "k": 256, "top": 1, "width": 128}
 
 
 @pytest.mark.parametrize(
     ("dims", "dtype", "tokens", "variant", "params"),
     [
         # Two warps that divide K, several units a block, several groups of one expert.
-        (SMALL | SITU, "mxfp4", 5, "grouped", {"group": 2, "warps": 2, "up_k_unroll": 2, "up_stages": 2}),
+        (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "warps": 2, "up_k_unroll": 2, "up_stages": 2}),
         (SMALL | SITU, "mxfp4", 2, "per_route", {"warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1}),
-        (SMALL, "bf16", 9, "grouped", {"group": 16, "warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
-        (WIDE, "fp8", 2, "grouped", {"group": 2, "warps": 1, "down_k_unroll": 4, "up_row_tiles": 1}),
+        (SMALL, "bf16", 9, "grouped", {"group": 8, "warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
+        (WIDE, "fp8", 2, "grouped", {"group": 2, "warps": 1, "down_k_unroll": 2, "up_row_tiles": 1}),
         (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "warps": 2, "down_k_unroll": 2, "launches": 1}),
     ],
 )
@@ -138,6 +138,7 @@ def test_both_kernels_keep_to_the_bounds(
     config = config_of(workload, variant, **params)
     codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
     machine = Machine(workload)
-    for seed in range(2):
+    # Normals; and where they make sums that are known bit by bit, those.
+    for seed in range(1 + (dtype == "mxfp4")):
         assert machine.run(config, codes, seed) == ""
         machine.buffers.refresh()
