@@ -79,7 +79,7 @@ def repeat_campaign(
     from megatune_planner.repeating import judge_repeats
     from megatune_planner.repeating import repeats_json
     from megatune_planner.repeating import to_measure
-    from megatune_tuner.execution import equipment
+    from megatune_tuner.equipping import equipment
     from megatune_tuner.execution import run_file
     from megatune_tuner.remeasuring import remeasure
     from megatune_tuner.repeating import run_repeats

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from megatune_planner.plan import Plan
     from megatune_planner.verifying.checks import Check
     from megatune_planner.verifying.verification import Verification
-    from megatune_tuner.execution import Equipment
+    from megatune_tuner.equipping import Equipment
     from megatune_tuner.progress import Progress
     from megatune_tuner.remeasuring import Batch
 

@@ -44,7 +44,9 @@ PLUGINS = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTH
 WORKERS = 2
 PAUSE_S = 0.5
 """Between two kills at most."""
-LIMIT_S = 1500.0
+PATIENCE_S = 20.0
+"""Within which processes that began are expected to do something."""
+LIMIT_S = 3400.0
 """Within which everything is over, however slow the machine is."""
 
 
@@ -85,6 +87,7 @@ class Chaos:
         self._random = random.Random(seed)
         self._slow_s = slow_s
         self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._measured_bytes = 0
         self._said: dict[str, int] = {}
         """Bytes in the log of each process when it was started."""
         self.counts = Counts()
@@ -114,6 +117,7 @@ class Chaos:
             for name in self._names():
                 self._start(name)
             while self.counts.kills.total() < kills and not self._is_over():
+                self._progress()
                 time.sleep(self._random.uniform(0.0, PAUSE_S))
                 self._kill_one()
                 assert time.monotonic() < until
@@ -156,6 +160,17 @@ class Chaos:
             if process.poll() is not None and not (name.startswith("coordinator") and process.returncode == 0):
                 self._start(name)
 
+    def _progress(self) -> None:
+        """Wait until something was measured since the last kill, or nothing is for a while."""
+        log = self._folder / "measured.log"
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until:
+            size = log.stat().st_size if log.exists() else 0
+            if size > self._measured_bytes:
+                self._measured_bytes = size
+                return
+            time.sleep(0.02)
+
     def _is_ready(self, name: str) -> bool:
         """Whether a process has begun to take part: then it has said something."""
         return name == "database" or self._log(name).stat().st_size > self._said[name]
@@ -179,6 +194,7 @@ class Chaos:
                 process.send_signal(signal.SIGKILL)
                 process.wait()
         self.counts.kills[victim.split()[0]] += 1
+        (self._folder / "kills.log").write_text(str(self.counts.kills))
         self._revive()
 
     def _is_over(self) -> bool:

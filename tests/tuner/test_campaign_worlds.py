@@ -12,7 +12,7 @@ from megatune_kernels.operator import operators
 from megatune_tuner import doctor
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
-from megatune_tuner.execution import equipment
+from megatune_tuner.equipping import equipment
 from megatune_tuner.runners import group
 from megatune_tuner.runners.group import EmulatedRunner
 from megatune_tuner.runners.group import GroupRunner

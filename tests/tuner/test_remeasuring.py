@@ -29,7 +29,7 @@ from megatune_kernels.target import architecture
 from megatune_tuner import remeasuring
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
-from megatune_tuner.execution import Equipment
+from megatune_tuner.equipping import Equipment
 from megatune_tuner.progress import Progress
 from megatune_tuner.remeasuring import Batch
 from megatune_tuner.remeasuring import can_measure

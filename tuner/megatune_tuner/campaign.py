@@ -5,12 +5,12 @@ from __future__ import annotations
 from megatune_db.election import TERM_S
 from megatune_db.session import Database
 from megatune_tuner.campaign_file import Campaign
-from megatune_tuner.coordinator import Configs
 from megatune_tuner.coordinator import Coordinator
 from megatune_tuner.engines.base import Engine
 from megatune_tuner.engines.local import LocalEngine
 from megatune_tuner.measuring import Bench
 from megatune_tuner.measuring import Builder
+from megatune_tuner.measuring import Configs
 from megatune_tuner.office import in_office
 from megatune_tuner.progress import Progress
 from megatune_tuner.runners.base import Runner

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Iterable
 from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures import ThreadPoolExecutor
@@ -45,6 +43,7 @@ from megatune_tuner.ledger import Ledger
 from megatune_tuner.measuring import Bench
 from megatune_tuner.measuring import Builder
 from megatune_tuner.measuring import Builds
+from megatune_tuner.measuring import Configs
 from megatune_tuner.progress import Progress
 from megatune_tuner.search import Search
 from megatune_tuner.search import largest_first
@@ -55,8 +54,6 @@ from megatune_tuner.transactions import Transactions
 
 FINAL_COST = 3.0
 """Measuring a finalist takes about so many times as long as measuring it to search."""
-
-Configs = Callable[[Workload], Iterable[Config]]
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import uuid
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -33,6 +34,10 @@ from megatune_tuner.stopping import Stop
 
 POLL_S = 0.1
 """How often a wait for artifacts looks whether it should stop."""
+
+
+Configs = Callable[[Workload], Iterable[Config]]
+"""The configs of a workload that can be measured."""
 
 
 class Builder(Protocol):

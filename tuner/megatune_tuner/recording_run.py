@@ -43,10 +43,10 @@ from megatune_tuner.bisection import cells_around
 from megatune_tuner.bisection import winners
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.candidates import Catalogue
-from megatune_tuner.coordinator import Configs
 from megatune_tuner.finals import finalists
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.measuring import Builder
+from megatune_tuner.measuring import Configs
 from megatune_tuner.measuring import Job
 from megatune_tuner.measuring import Meter
 from megatune_tuner.measuring import wait_for_builds

@@ -21,8 +21,8 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.doctor import visible_gpus
-from megatune_tuner.execution import Equipment
-from megatune_tuner.execution import equipment
+from megatune_tuner.equipping import Equipment
+from megatune_tuner.equipping import equipment
 from megatune_tuner.measuring import Job
 from megatune_tuner.measuring import Meter
 from megatune_tuner.measuring import wait_for_builds

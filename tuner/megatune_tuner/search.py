@@ -19,6 +19,9 @@ from megatune_tuner.cell import Proposal
 TURNS = 4
 """Turns in which a cell spends its trials: more change the workload more often and find nothing better."""
 LEAST_A_TURN = 8
+KNOWN_A_TURN = 32
+"""A turn has one proposal for so many measurements of the cell: what a turn costs grows with them up to some hundreds,
+so that a trial costs less than 20 ms however many there are."""
 WINNERS = 1
 """Configs that a cell takes from each neighbour."""
 SHAPES = 2
@@ -82,6 +85,11 @@ def largest_first(workloads: Sequence[Workload]) -> list[Workload]:
     return list(dict.fromkeys([*largest.values(), *workloads]))
 
 
+def turn_size(cell: Cell) -> int:
+    """How many proposals a cell makes in its next turn."""
+    return max(LEAST_A_TURN, math.ceil((cell.trials or 0) / TURNS), len(cell.known) // KNOWN_A_TURN)
+
+
 class Search:
     """Whose turn it is, over the cells of a campaign.
 
@@ -125,7 +133,7 @@ class Search:
             for winners in ranked:
                 if place < len(winners):
                     cell.enqueue(winners[place], NEIGHBOUR)
-        size = max(LEAST_A_TURN, math.ceil((cell.trials or 0) / TURNS))
+        size = turn_size(cell)
         proposals: list[Proposal] = []
         cell.begin_turn()
         while len(proposals) < size and (proposal := cell.ask()) is not None:

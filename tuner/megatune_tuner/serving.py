@@ -19,7 +19,7 @@ from megatune_kernels.artifact_store import open_store
 from megatune_kernels.artifact_store import store_location
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
-from megatune_tuner.execution import runner_of
+from megatune_tuner.equipping import runner_of
 from megatune_tuner.stopping import Stop
 from megatune_tuner.transactions import OUTAGE_S
 from megatune_tuner.transactions import Transactions
