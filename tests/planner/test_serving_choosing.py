@@ -187,6 +187,7 @@ def test_plans_that_do_not_hold_are_refused(plan: Plan, tmp_path: Path) -> None:
         ((0, 1, 1, 0.1), "needs a rate above 0"),
         ((float("nan"), 1, 1, 0.1), "needs a rate above 0"),
         ((1, 0, 1, 0.1), "concurrency is 0"),
+        ((1, 10**10, 1, 0.1), "concurrency is 10000000000: at most 65536 sequences are modelled"),
         ((1, 1, 0, 0.1), "context is 0"),
         ((1, 1, 1, 1.0), "head room 1.0 is no share"),
     ],

@@ -63,6 +63,16 @@ def test_operators_count_as_often_as_a_step_launches_them(plan: Plan) -> None:
     assert middle(found, "stock_us", "reduction") == pytest.approx(20 * 186)
 
 
+def test_a_plan_of_the_runtimes_own_kernel_counts_as_well(plan: Plan) -> None:
+    renamed = [
+        each.model_copy(update={"name": "vllm-skinny-gemm"}) if each.name == "projection" else each
+        for each in plan.content.operators
+    ]
+    content = plan.content.model_copy(update={"operators": tuple(renamed)})
+    found = step(K3, plan.model_copy(update={"content": content}), RANKS, 8)
+    assert [part.plan_us for part in found.parts] == [part.plan_us for part in step(K3, plan, RANKS, 8).parts]
+
+
 def test_a_router_front_takes_the_place_of_the_packed_projection_and_of_routing(tmp_path: Path, plan: Plan) -> None:
     routed = serving_plan(tmp_path, router=True)
     found = step(K3, routed, RANKS, 8, packed=True)

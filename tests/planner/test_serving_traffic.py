@@ -75,6 +75,8 @@ def test_metrics_of_several_engines_add_up(tmp_path_factory: pytest.TempPathFact
         ("a.toml", "[traffic\n", "not TOML"),
         ("a.csv", "count,tokens\n1,2\n", "the columns are tokens,count, and not count,tokens"),
         ("a.csv", "", "the columns are tokens,count, and not none"),
+        ("a.csv", '"tokens\ncount"\n8,1\n', "the columns are tokens,count, and not tokens count"),
+        ("a.csv", "tokens,count\n1," + "2" * 140000, "line 2 is not CSV: field larger than"),
         ("a.csv", "tokens,count\n1,2,3\n", "line 2 has 3 columns"),
         ("a.csv", "tokens,count\n8,1\n08,1\n", "8 tokens are there twice"),
         ("a.csv", "tokens,count\n8,many\n", "the count at 8 tokens is 'many', and no number"),

@@ -29,7 +29,7 @@ from megatune_planner.serving.memory import memory
 from megatune_planner.serving.step import CONTEXT_EXCHANGE
 from megatune_planner.serving.step import Given
 from megatune_planner.serving.step import Step
-from megatune_planner.serving.step import of_plan
+from megatune_planner.serving.step import projection_of
 from megatune_planner.serving.step import step
 from megatune_planner.serving.traffic import Traffic
 
@@ -284,4 +284,4 @@ def _covered(plan: Plan, model: Model, tensor: int) -> int:
         if "cannot be split" in str(error):
             return 0
         raise
-    return sum(of_plan(plan, "projection", {"n": n, "k": k}, 1) is not None for n, k in shapes)
+    return sum(projection_of(plan, n, k) is not None for n, k in shapes)

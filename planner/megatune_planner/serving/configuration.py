@@ -32,6 +32,9 @@ SPECIALIZED_MODEL = "Kimi-K3"
 STOCK_STEP = 16
 """Distance of the capture sizes beyond what was measured."""
 
+MOST_SEQUENCES = 1 << 16
+"""No rank holds the state of so many, and each of their graphs is listed."""
+
 MIN_BATCHED_TOKENS = 2048
 """A prefill chunk that is smaller wastes more steps than it spares."""
 
@@ -72,6 +75,8 @@ class Level:
         for name in ("concurrency", "context"):
             if getattr(self, name) < 1:
                 raise MegatuneError(f"{name} is {getattr(self, name)}: a service level needs at least 1")
+        if self.concurrency > MOST_SEQUENCES:
+            raise MegatuneError(f"concurrency is {self.concurrency}: at most {MOST_SEQUENCES} sequences are modelled")
         if not 0 <= self.head_room < 1:
             raise MegatuneError(
                 f"head room {self.head_room} is no share of the memory: from 0 to less than 1, e.g. 0.1"

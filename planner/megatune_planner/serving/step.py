@@ -34,6 +34,9 @@ from megatune_planner.serving.weights import weights
 CONTEXT_EXCHANGE = "context exchange"
 """What ranks that share a sequence's cache out send one another behind each attention."""
 
+PROJECTIONS = ("projection", "vllm-skinny-gemm")
+"""Operators that are a projection, those of kernels that also serve many tokens first."""
+
 INCLUDED = "between launches: in the figures of operators, whose samples are graphs of many launches"
 
 
@@ -190,13 +193,19 @@ def of_plan(plan: Plan, operator: str, dims: Mapping[str, int], world: int) -> S
     return None
 
 
+def projection_of(plan: Plan, n: int, k: int) -> ShapePlan | None:
+    """What the plan has of a projection, by whichever operator; None where it has nothing."""
+    found = (of_plan(plan, operator, {"n": n, "k": k}, 1) for operator in PROJECTIONS)
+    return next((shape for shape in found if shape is not None), None)
+
+
 def _projections(model: Model, plan: Plan, tensor: int, tokens: int, packed: bool) -> Iterator[StepPart]:
     for shape in projection_shapes(model, Parallel(tensor)):
         if shape.name == "front" and not packed:
             continue
         if shape.name == "latent_down" and packed:
             continue
-        found = of_plan(plan, "projection", {"n": shape.n, "k": shape.k}, 1)
+        found = projection_of(plan, shape.n, shape.k)
         yield _planned(shape.name, shape.layers, found, tokens, f"projection {shape.n}x{shape.k}")
 
 

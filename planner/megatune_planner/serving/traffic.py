@@ -85,15 +85,20 @@ def _of_toml(text: str) -> Iterator[tuple[str, Any]]:
 
 def _of_csv(text: str) -> Iterator[tuple[str, str]]:
     rows = csv.reader(io.StringIO(text))
-    header = [cell.strip() for cell in next(rows, [])]
-    if header != ["tokens", "count"]:
-        raise MegatuneError(f"the columns are tokens,count, and not {','.join(header) or 'none'}")
-    for row in rows:
-        if not row:
-            continue
-        if len(row) != 2:
-            raise MegatuneError(f"line {rows.line_num} has {len(row)} columns, and not tokens,count")
-        yield row[0], row[1]
+    try:
+        header = [cell.strip() for cell in next(rows, [])]
+        if header != ["tokens", "count"]:
+            # Of another kind of file this may be the whole of it.
+            there = " ".join(",".join(header).split())[:80] or "none"
+            raise MegatuneError(f"the columns are tokens,count, and not {there}")
+        for row in rows:
+            if not row:
+                continue
+            if len(row) != 2:
+                raise MegatuneError(f"line {rows.line_num} has {len(row)} columns, and not tokens,count")
+            yield row[0], row[1]
+    except csv.Error as error:
+        raise MegatuneError(f"line {rows.line_num} is not CSV: {error}") from None
 
 
 def _of_prometheus(text: str) -> Traffic:
