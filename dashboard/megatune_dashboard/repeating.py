@@ -101,8 +101,7 @@ def repeat_campaign(
         for each in repeated:
             with open_database(each.database, read_only=True) as other:
                 plans.append(_plan(campaign, other, provenance) if each.summary is not None else None)
-        shapes = {(w.operator, w.shape, w.dtype, w.world, w.routing) for w in campaign.workloads()}
-        decisions = [each for each in decisions_of(plans) if (each.operator, *each.shape.key) in shapes]
+        decisions = decisions_of(plans, campaign.workloads())
         with (
             equipment(campaign, gpu) as with_,
             database.writer_lock(),

@@ -12,6 +12,7 @@ that those take: summed over decisions, each weighted by its time and by the tra
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
@@ -151,17 +152,21 @@ class Decision:
         return _place(self.operator, self.shape)
 
 
-def decisions_of(plans: Sequence[Plan | None]) -> list[Decision]:
+def decisions_of(plans: Sequence[Plan | None], workloads: Sequence[Workload] | None = None) -> list[Decision]:
     """Every decision of the first plan that rests on measurements, with what the others decide there.
 
     :param plans: by run, the campaign's own first, which is one; None where nothing beat its baseline: all is stock.
+    :param workloads: of the campaign: what its database knows besides, of other shapes and of tokens beyond these, no
+        repeat ever measures. None: all of the first plan.
     """
     first, *others = plans
     assert first is not None
     known = [{} if plan is None else _shapes(plan) for plan in others]
+    spans = None if workloads is None else _spans(workloads)
     found = []
     for (name, _), shape in _shapes(first).items():
-        for tokens in shape.measured_tokens:
+        least, most = (0, math.inf) if spans is None else spans.get((name, *shape.key), (1, 0))
+        for tokens in (each for each in shape.measured_tokens if least <= each <= most):
             band = shape.band(tokens)
             stock = Config.of(_baseline(shape, tokens), {})
             bands = [band, *(_band(shapes.get((name, shape.key)), tokens) for shapes in known)]
@@ -175,6 +180,16 @@ def decisions_of(plans: Sequence[Plan | None]) -> list[Decision]:
                     keys=tuple(_key(each) for each in bands),
                 )
             )
+    return found
+
+
+def _spans(workloads: Iterable[Workload]) -> dict[tuple[object, ...], tuple[int, int]]:
+    """The least and the most tokens of each shape."""
+    found: dict[tuple[object, ...], tuple[int, int]] = {}
+    for each in workloads:
+        key = (each.operator, each.shape, each.dtype, each.world, each.routing)
+        least, most = found.get(key, (each.tokens, each.tokens))
+        found[key] = (min(least, each.tokens), max(most, each.tokens))
     return found
 
 

@@ -88,6 +88,17 @@ def test_the_same_plan_flips_nowhere_and_regrets_nothing(plan: Plan) -> None:
     assert Repeats.model_validate_json(repeats_json(found)) == found
 
 
+def test_what_the_campaign_did_not_ask_for_is_no_decision(plan: Plan, other: Plan) -> None:
+    # A database may know further tokens and shapes, which no repeat measures.
+    asked = [case.workload for case in example_cases() if case.workload.shape == WIDE]
+    asked = [workload for workload in asked if workload.tokens in (2, 8, 16)]
+    found = decisions_of([plan, other], asked)
+    assert {decision.workload.shape for decision in found} == {WIDE}
+    # What refining measured in between is one.
+    assert [decision.workload.tokens for decision in found] == [2, 4, 8, 16]
+    assert decisions_of([plan, other], []) == []
+
+
 def test_flips_beyond_ties_are_told_with_how_much(plan: Plan, other: Plan) -> None:
     found = judged([plan, other], times_with(7.0))
     wide = [flip for flip in found.flips if flip.shape == WIDE]

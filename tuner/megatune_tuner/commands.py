@@ -39,6 +39,8 @@ PIPE_COLUMNS = 120
 """Width of tables where stdout is no terminal and nothing says how wide it is."""
 DEFAULT_DATABASE = Location("megatune.db")
 INTERRUPTED = 130
+MOST_REPEATS = 1000
+"""Each is a campaign; what so many do not show no more will."""
 REPEAT = "repeat"
 """Of the context's object: runs a campaign again, ``(campaign, db, repeats, gpu, as_json, again)``."""
 KILLED = "interrupted"
@@ -91,7 +93,10 @@ def run(
     address: AddressOption = None,
     workers: WorkersOption = None,
     repeat: Annotated[
-        int, typer.Option(min=0, help="Run it again so many times with other seeds, and say how its plan flips.")
+        int,
+        typer.Option(
+            min=0, max=MOST_REPEATS, help="Run it again so many times with other seeds, and say how its plan flips."
+        ),
     ] = 0,
     as_json: JsonOption = False,
 ) -> None:
