@@ -51,6 +51,7 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import PlanOptions
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
+from megatune_planner.routings import told_of_routings
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 from megatune_planner.ties import compare
@@ -141,7 +142,7 @@ def make_plan(
     if not operators:
         raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win")
     plans = tuple(
-        OperatorPlan(name=each, baselines=tuple(baselines[each]), shapes=tuple(shapes))
+        OperatorPlan(name=each, baselines=tuple(baselines[each]), shapes=tuple(told_of_routings(shapes)))
         for each, shapes in operators.items()
     )
     bands = [band for shapes in operators.values() for shape in shapes for band in shape.bands]

@@ -1,0 +1,47 @@
+"""Plans of a shape that was measured at several routings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from plan_examples import CUBLAS
+from plan_examples import Case
+from plan_examples import example_plan
+from plan_examples import mma
+from plan_examples import simt
+
+from megatune_db.records import Stage
+from megatune_kernels.operator import Workload
+from megatune_planner.plan import ShapePlan
+
+
+def shapes(directory: Path, *finals: tuple[str, int, float, float]) -> dict[str, ShapePlan]:
+    """By routing, planned from finals: routing, tokens, and the times of one config and another."""
+    cases = []
+    for routing, tokens, one, other in finals:
+        workload = Workload.of("projection", {"n": 1024, "k": 1024}, tokens, routing=routing)
+        times = {simt(): one, mma(): other, CUBLAS: 20.0}
+        cases += [Case(workload, config, us, Stage.FINAL, f"{routing} {tokens}") for config, us in times.items()]
+    plan = example_plan(directory, cases)
+    (operator,) = plan.content.operators
+    return {shape.routing: shape for shape in operator.shapes}
+
+
+def test_a_band_whose_winner_changes_with_the_routing_says_so(tmp_path: Path) -> None:
+    found = shapes(
+        tmp_path,
+        *(("balanced", tokens, 10.0, 12.0) for tokens in (1, 2, 4)),
+        *(("same", tokens, 12.0 if tokens > 1 else 10.0, 10.0 if tokens > 1 else 12.0) for tokens in (1, 2, 4)),
+    )
+    (balanced, beyond) = found["balanced"].bands
+    assert "the winner changes with the routing: same has mma " in balanced.reason
+    assert balanced.reason.endswith("at 2 to 4 tokens")
+    assert "routing" not in beyond.reason
+    first, second, _ = found["same"].bands
+    assert "routing" not in first.reason
+    assert "balanced has simt " in second.reason
+
+
+def test_one_that_does_not_says_nothing(tmp_path: Path) -> None:
+    found = shapes(tmp_path, ("balanced", 1, 10.0, 12.0), ("same", 1, 8.0, 12.0))
+    assert all("routing" not in band.reason for shape in found.values() for band in shape.bands)
