@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -258,6 +259,31 @@ def test_sglangs_lookup_finds_what_the_plan_says(tmp_path: Path, monkeypatch: py
         assert module.get_dispatch(SCATTER, 8, 7168, 1, None) is not None
 
 
+def test_what_is_put_in_place_is_seen_before_sglang_sets_up_its_log(tmp_path: Path) -> None:
+    """It loads plugins first: what Python shows without any set-up is all that anybody sees."""
+    files = exported(tmp_path, example_sp_cases())
+    (name,) = (name for name in files if name.endswith(".whl"))
+    for place in ("site", "site/sglang-0.5.23.dist-info", "site/sglang/kernels/ops/communication"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "site/sglang-0.5.23.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: sglang\nVersion: 0.5.23\n"
+    )
+    module = tmp_path / "site" / f"{sglang_overlay.MODULE.replace('.', '/')}.py"
+    module.write_text("_TABLES = {}\n_CONFIG_DIR = '/nowhere'\n")
+    with zipfile.ZipFile(io.BytesIO(files[name])) as archive:
+        archive.extractall(tmp_path / "site")
+    result = subprocess.run(
+        [sys.executable, "-c", "import megatune_sglang_plan as plan; plan.register(); plan.register()"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = result.stderr.splitlines()
+    assert lines == 2 * lines[: len(lines) // 2]
+    assert any(line.startswith("Megatune: plan ") and TABLE_8 in line for line in lines)
+
+
 def test_without_the_wheel_a_table_is_read_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = exported(tmp_path, example_sp_cases())
     with sglang(tmp_path, monkeypatch) as module:
@@ -307,11 +333,12 @@ def test_a_damaged_wheel_changes_nothing_and_raises_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     loaded = plugin(exported(tmp_path, example_sp_cases()), tmp_path / "plugin", monkeypatch)
-    (tmp_path / "plugin" / "megatune_sglang_plan" / TABLE_8).write_text("{")
     with sglang(tmp_path, monkeypatch) as module:
-        loaded.register()
-        assert module._TABLES == {}
-    assert "SGLang keeps its own tables: JSONDecodeError" in caplog.text
+        for damaged, says in (("{", "JSONDecodeError"), ("{}", "KeyError: 'source'")):
+            (tmp_path / "plugin" / "megatune_sglang_plan" / TABLE_8).write_text(damaged)
+            loaded.register()
+            assert module._TABLES == {}
+            assert f"SGLang keeps its own tables: {says}" in caplog.text
 
 
 def test_rows_are_like_those_that_sglang_ships() -> None:

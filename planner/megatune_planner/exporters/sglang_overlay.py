@@ -49,13 +49,13 @@ def _register() -> None:
         table = json.loads(file.read_text(encoding="utf-8"))
         # Joined as SGLang joins it: the text is the key.
         path = os.path.join(folder, file.name)  # noqa: PTH118
-        merged[path] = file.name, table, _merged(table, Path(path))
+        serves = f"plan {table['source']['digest']} serves {' and '.join(table['configs'])} of {file.name}"
+        merged[path] = _merged(table, Path(path)), serves
     # All of them, or none where one cannot be read.
-    for path, (name, table, rows) in merged.items():
+    for path, (rows, serves) in merged.items():
         tables[path] = rows
-        logger.info(
-            "Megatune: plan %s serves %s of %s", table["source"]["digest"], " and ".join(table["configs"]), name
-        )
+        # No warning, but SGLang loads plugins before it sets up its log, and what is less is lost then.
+        logger.warning("Megatune: %s", serves)
 
 
 def _merged(table: dict[str, Any], own: Path) -> dict[str, Any]:

@@ -63,8 +63,9 @@ RELIES_ON: dict[str, dict[str, object]] = {
 """What the tables rest on in SGLang's source."""
 
 NOTES = (
-    f"pip install the wheel beside SGLang: it is a plugin ({sglang_overlay.GROUP}), and SGLang's log says what it put "
-    f"in place. {sglang_overlay.SWITCH}=off leaves it out, pip uninstall {DISTRIBUTION} takes it back.",
+    f"pip install the wheel beside SGLang, on every node, or ranks wait for one another for ever: it is a plugin "
+    f"({sglang_overlay.GROUP}), and each process says first thing what it put in place. {sglang_overlay.SWITCH}=off "
+    f"leaves it out, pip uninstall {DISTRIBUTION} takes it back.",
     "The tables beside it are what it holds. One that is copied over a table of SGLang's own takes away the rows that "
     "the plan says nothing of, such as those of fused attention residuals; the wheel keeps them.",
     "SGLang reads them on SM100 and SM103 with MegaMoE or DeepEP and a multicast-capable all-reduce; with "
