@@ -449,6 +449,20 @@ def test_a_changed_toolchain_is_a_finding_until_the_plan_is_verified_on_it(plan:
     assert [each.kind for each in verification_findings(plan, newer[:1], [drifted])] == kinds
 
 
+def test_a_replay_does_not_take_the_place_of_a_measurement(plan: Plan, checks: Checks) -> None:
+    holds = verification_row(judged(plan, checks, measured(checks)))
+    drifted = replace(holds, verdict="drifted", reason="a band is slow")
+    replayed = {
+        verdict: replace(holds, provenance=Provenance.REPLAYED, verdict=verdict, at=AT + timedelta(days=9))
+        for verdict in ("holds", "cannot tell")
+    }
+    (finding,) = verification_findings(plan, (), [replayed["holds"], drifted])
+    assert "it has drifted: a band is slow" in finding.text
+    assert verification_findings(plan, (), [replayed["cannot tell"], holds]) == []
+    # Where nothing else is known it is better than nothing.
+    assert len(verification_findings(plan, (), [replayed["cannot tell"]])) == 1
+
+
 def test_other_kernels_are_a_finding_until_the_plan_is_verified_with_them(tmp_path: Path) -> None:
     cases = [replace(case, revision="" if case.config.variant == "cublas" else "f" * 64) for case in example_cases()]
     plan = example_plan(tmp_path, cases)

@@ -70,7 +70,9 @@ def verification_findings(
 
 
 def _latest(verifications: Sequence[VerificationRow]) -> Iterator[str]:
-    latest = next(iter(verifications), None)
+    # A replay says nothing against what was measured, nor for it.
+    real = [row for row in verifications if row.provenance in REAL]
+    latest = next(iter(real or verifications), None)
     if latest is not None and latest.verdict != Verdict.HOLDS:
         told = {Verdict.DRIFTED: "it has drifted"}.get(Verdict(latest.verdict), "it cannot be told whether it holds")
         yield f"verified on {latest.at:%Y-%m-%d}: {told}: {latest.reason}"

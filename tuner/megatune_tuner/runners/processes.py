@@ -63,7 +63,8 @@ class ProcessRunner(Runner):
             # One took the others along: who it was shows when each runs alone, and the rest is measured again.
             alone = [self._search(job) for job in jobs]
             good = [i for i, outcome in enumerate(alone) if outcome.status is Status.OK]
-            if good and len(good) < len(jobs):
+            if good:
+                # Where all run alone it was none of them, or what they do beside one another, which shows again.
                 outcomes = alone
                 again = self._final([jobs[i] for i in good], self._order.getrandbits(32))
                 for i, outcome in zip(good, again, strict=True):
