@@ -22,6 +22,7 @@ import torch
 from megatune_kernels.buffers import Windows
 from megatune_kernels.experts.geometry import BOTH
 from megatune_kernels.experts.geometry import DOWN
+from megatune_kernels.experts.geometry import FAULT_WORDS
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import expert_bytes
@@ -87,7 +88,7 @@ class ExpertBuffers:
         self._hidden = torch.empty(tokens * top, width, dtype=torch.bfloat16, device=device)
         self._results = torch.empty(tokens * top, k, dtype=torch.float32, device=device)
         self._counters = torch.zeros(tokens, k // TILE_ROWS, dtype=torch.int32, device=device)
-        self._faults = torch.zeros(3, dtype=torch.int32, device=device)
+        self._faults = torch.zeros(FAULT_WORDS, dtype=torch.int32, device=device)
         self._active = 0
         self._bounds: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.poison()

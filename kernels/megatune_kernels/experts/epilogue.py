@@ -147,8 +147,10 @@ def add_routes(
             before = count_arrivals(counters + Int64(own * kernel.slices + first_row // TILE_ROWS) * FP32_BYTES)
             if before % kernel.top == Int32(kernel.top - 1):
                 last = Int32(1)
-        mask = Int32(cute.arch.vote_ballot_sync(last != Int32(0)))
+        # What others stored before they counted is there for all lanes.
         cute.arch.fence_acq_rel_gpu()
+        cute.arch.sync_warp()
+        mask = Int32(cute.arch.vote_ballot_sync(last != Int32(0)))
         if mask != Int32(0):
             for column in cutlass.range(0, min(WARP, kernel.group)):
                 if ((mask >> column) & Int32(1)) != Int32(0):

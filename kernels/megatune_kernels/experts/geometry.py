@@ -62,6 +62,9 @@ LINE_BYTES = TILE_K * BF16_BYTES
 """Of a row of BF16 in a tile."""
 GROUP_BYTES = 8
 """Of an entry of the table of groups: an expert, and where its routes are among the sorted and how many."""
+FAULT_WORDS = 3
+"""The word of faults, and of one launch the counts of blocks that came to its middle and that went on."""
+WORKSPACE_ALIGNMENT = 256
 COUNT_BITS = 8
 SIDE_REGISTERS = 64
 """What a thread needs beside sums and fragments."""
@@ -441,3 +444,16 @@ def expert_bytes(workload: Workload) -> int:
     if workload.dtype == FP8:
         return elements + elements // SCALE_BLOCK**2 * FP32_BYTES
     return elements // 2 + elements // SCALE_GROUP
+
+
+def workspace_bytes(workload: Workload) -> dict[str, int]:
+    """What the kernels need beside operands, by name, in the order in which it lies: hidden [routes, width] in BF16,
+    results [routes, k] in FP32, counters [tokens, k / 16] and faults in words, each aligned. Faults are 0 at first."""
+    routes = workload.tokens * workload["top"]
+    sizes = {
+        "hidden": routes * workload["width"] * BF16_BYTES,
+        "results": routes * workload["k"] * FP32_BYTES,
+        "counters": workload.tokens * (workload["k"] // TILE_ROWS) * FP32_BYTES,
+        "faults": FAULT_WORDS * FP32_BYTES,
+    }
+    return {name: -(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for name, size in sizes.items()}

@@ -28,9 +28,11 @@ from megatune_kernels.experts.geometry import PER_ROUTE
 from megatune_kernels.experts.geometry import SCALE_BLOCK
 from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
+from megatune_kernels.experts.geometry import WORKSPACE_ALIGNMENT
 from megatune_kernels.experts.geometry import Stream
 from megatune_kernels.experts.geometry import expert_bytes
 from megatune_kernels.experts.geometry import launch_both
+from megatune_kernels.experts.geometry import workspace_bytes
 from megatune_kernels.experts.routing import DEFAULT
 from megatune_kernels.experts.routing import NAMES
 from megatune_kernels.experts.routing import Coverage
@@ -45,6 +47,7 @@ from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import Workspace
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
 from megatune_kernels.projection.geometry import PADDED_TOKENS
@@ -74,6 +77,7 @@ class Experts(Operator):
     name = "experts"
     variants = (PER_ROUTE, GROUPED)
     baselines = ("torch",)
+    waits = True
     routings = NAMES
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
@@ -186,6 +190,11 @@ class Experts(Operator):
         """Of one of the parts."""
         first, *second = _streams(workload, config)
         return launch_both(first, *second, workload.tokens) if second else first.launch(workload.tokens)
+
+    def workspace(self, workload: Workload, config: Config) -> Workspace:
+        """Hidden, results, counters and faults, one behind the other (``geometry.workspace_bytes``); in measurements
+        they are part of the operands."""
+        return Workspace(sum(workspace_bytes(workload).values()), WORKSPACE_ALIGNMENT)
 
     def cost(self, workload: Workload, config: Config) -> Cost:
         """Weights of the distinct experts once, activations, and results of each route there and back."""

@@ -266,8 +266,9 @@ def run(
             else:
                 own_row = first_row + row_warp * kernel.outputs
                 leave_results(sums, results, own_row, columns, count, lane, kernel)
-                cute.arch.fence_acq_rel_gpu()
+                # What all lanes stored is there before any of them counts.
                 cute.arch.sync_warp()
+                cute.arch.fence_acq_rel_gpu()
                 add_routes(results, shares, counters, out, own_row, columns, count, lane, kernel)
             sums.fill(0.0)
     cute.arch.cp_async_wait_group(0)
