@@ -68,12 +68,20 @@ def _sort(
     words = kernel.mask_words
     starts = sorting + Int32(kernel.experts * words * FP32_BYTES)
     totals = order + Int32(kernel.most_routes * FP32_BYTES)
+    # A thread's ids are on their way together, and read once.
+    turns = -(-kernel.most_routes // kernel.threads)
+    named = cute.make_rmem_tensor(turns, Int32)
+    for turn in cutlass.range_constexpr(turns):
+        route = thread + Int32(turn * kernel.threads)
+        named[turn] = Int32(-1)
+        if route < routes:
+            named[turn] = load_global(ids + Int64(route) * FP32_BYTES)
     for i in cutlass.range(thread, kernel.experts * words, kernel.threads):
         store_word(sorting + i * FP32_BYTES, Int32(0))
     cute.arch.sync_threads()
-    for route in cutlass.range(thread, routes, kernel.threads):
-        expert = load_global(ids + Int64(route) * FP32_BYTES)
-        token = route // kernel.top
+    for turn in cutlass.range_constexpr(turns):
+        expert = named[turn]
+        token = (thread + Int32(turn * kernel.threads)) // kernel.top
         if (expert >= Int32(0)) & (expert < Int32(kernel.experts)):
             add_to_set(sorting + (expert * words + token // 32) * FP32_BYTES, Int32(1) << (token % 32))
     cute.arch.sync_threads()
@@ -117,8 +125,9 @@ def _sort(
                 store_words(entry + first // kernel.group * GROUP_BYTES, expert, ((place + first) << COUNT_BITS) | size)
             before = before + counts
     cute.arch.sync_threads()
-    for route in cutlass.range(thread, routes, kernel.threads):
-        expert = load_global(ids + Int64(route) * FP32_BYTES)
+    for turn in cutlass.range_constexpr(turns):
+        expert = named[turn]
+        route = thread + Int32(turn * kernel.threads)
         token = route // kernel.top
         if (expert >= Int32(0)) & (expert < Int32(kernel.experts)):
             tokens = sorting + expert * words * FP32_BYTES
