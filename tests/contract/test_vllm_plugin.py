@@ -199,6 +199,14 @@ def test_projections_run_what_the_plan_says_at_every_number_of_tokens(
     assert answer["reductions"] == answer["reductions_before"]
 
 
+def test_a_model_that_was_imported_before_its_plugins_runs_what_the_plan_says(
+    vllm: Path, gemm_plan: Plan, tmp_path: Path
+) -> None:
+    answer = serve(vllm, installed(gemm_plan, tmp_path / "site"), gemm_plan, change=_set("early", to=True))
+    assert answer["projections"] == expected_projections(gemm_plan, answer["projections_before"])
+    assert not untouched(answer)
+
+
 def test_a_shape_that_vllm_does_not_know_is_added(vllm: Path, tmp_path: Path) -> None:
     workload = Workload.of("projection", {"n": 768, "k": 7168}, 2)
     cublas = next(case.config for case in example_cases() if case.config.variant in BASELINES["projection"])

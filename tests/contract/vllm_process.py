@@ -12,6 +12,7 @@ import logging
 import sys
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from stubs import install
 KIMI = "vllm.models.kimi_k3.nvidia"
 CUTEDSL = f"{KIMI}.specialized_decode.cutedsl"
 GEMM = f"{KIMI}.low_latency_gemm"
+MODEL = f"{KIMI}.model"
 DECODE = f"{KIMI}.specialized_decode.runtime.decode"
 REAL = (
     "vllm.plugins",
@@ -168,7 +170,8 @@ def installed(gemm: Any, shapes: list[str]) -> dict[str, dict[int, Any]]:
 
     layers = {shape: layer(*map(int, shape.split("x"))) for shape in shapes}
     bf16 = import_module("torch").bfloat16
-    gemm.enable_kimi_k3_low_latency_gemm(SimpleNamespace(modules=lambda: list(layers.values())), bf16)
+    enable = getattr(sys.modules.get(MODEL), "enable_kimi_k3_low_latency_gemm", gemm.enable_kimi_k3_low_latency_gemm)
+    enable(SimpleNamespace(modules=lambda: list(layers.values())), bf16)
     return {
         shape: {tokens: said(getattr(found.quant_method, "_plan", {}).get(tokens)) for tokens in TOKENS}
         for shape, found in layers.items()
@@ -222,6 +225,9 @@ def main() -> None:
     logging.getLogger("vllm").addHandler(handler)
     logging.getLogger("vllm").setLevel(logging.INFO)
     prepare(asked, Path(asked["root"]))
+    if asked.get("early"):  # somebody imports the model before plugins are loaded
+        model = sys.modules[MODEL] = ModuleType(MODEL)
+        exec(f"from {GEMM} import enable_kimi_k3_low_latency_gemm", vars(model))
     plugins = import_module("vllm.plugins")
     plugins.load_general_plugins()
     plugins.plugins_loaded = False

@@ -7,6 +7,7 @@ holds whole, has to be the same to the bit.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -16,6 +17,8 @@ from .overlay import Overlay
 from .tables import Projections
 
 MODULE = "vllm.models.kimi_k3.nvidia.low_latency_gemm"
+ENABLE = "enable_kimi_k3_low_latency_gemm"
+"""What a model calls when it is made."""
 
 
 class Gemm(Group):
@@ -27,7 +30,7 @@ class Gemm(Group):
 
     def wrap(self, module: ModuleType) -> None:
         """:raises Differs: when what is wrapped is not there."""
-        enable = self.tables[0].function("enable_kimi_k3_low_latency_gemm", ("module", "dtype"))
+        enable = self.tables[0].function(ENABLE, ("module", "dtype"))
         build = self.tables[0].function("_build_plan", ("spec",))
 
         @functools.wraps(enable)
@@ -42,5 +45,8 @@ class Gemm(Group):
                 self.overlay.count("miss" if shape is None else "hit", f"projection {spec.n}x{spec.k}")
             return build(spec)
 
-        module.enable_kimi_k3_low_latency_gemm = enable_with_plan  # type: ignore[attr-defined]
         module._build_plan = build_and_count  # type: ignore[attr-defined]
+        # Models that were imported before the plugin was loaded have the function by name already.
+        for name, each in list(sys.modules.items()):
+            if name.startswith("vllm.") and getattr(each, "__dict__", {}).get(ENABLE) is enable:
+                setattr(each, ENABLE, enable_with_plan)
