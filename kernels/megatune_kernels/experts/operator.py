@@ -188,8 +188,10 @@ class Experts(Operator):
 
     def launch(self, workload: Workload, config: Config) -> Launch:
         """Of one of the parts."""
-        first, *second = _streams(workload, config)
-        return launch_both(first, *second, workload.tokens) if second else first.launch(workload.tokens)
+        kernels = _streams(workload, config)
+        if len(kernels) > 1:
+            return launch_both(kernels[0], kernels[1], workload.tokens)
+        return kernels[0].launch(workload.tokens)
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
         """Hidden, results, counters and faults, one behind the other (``geometry.workspace_bytes``); in measurements

@@ -144,7 +144,7 @@ def _power_law(exponent: float, experts: int, top: int, tokens: int, random: np.
             counts[expert] += step
             left -= step
         place += 1
-    return counts
+    return np.asarray(counts, dtype=np.int64)
 
 
 @dataclass(frozen=True)
