@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from dataclasses import dataclass
 from dataclasses import field
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import chaos_process
 import toy_recordings
 from sqlalchemy import select
 
@@ -41,6 +41,9 @@ from megatune_tuner.runners.replay import ReplayRunner
 
 HERE = Path(__file__).parent
 PLUGINS = os.pathsep.join([str(HERE), str(HERE / "plugin"), os.environ.get("PYTHONPATH", "")])
+# All of it is imported once, and every process is a fork of that.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["chaos_process"])
 WORKERS = 2
 PAUSE_S = 0.5
 """Between two kills at most."""
@@ -86,7 +89,7 @@ class Chaos:
         self._server = server
         self._random = random.Random(seed)
         self._slow_s = slow_s
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._running: dict[str, ForkServerProcess] = {}
         self._measured_bytes = 0
         self._said: dict[str, int] = {}
         """Bytes in the log of each process when it was started."""
@@ -128,7 +131,8 @@ class Chaos:
         finally:
             for process in self._running.values():
                 process.kill()
-                process.wait()
+                process.join()
+                process.close()
         self._count()
 
     def _names(self) -> list[str]:
@@ -138,26 +142,25 @@ class Chaos:
         kind = name.split()[0]
         more = ["run", str(self.file), "--engine", "remote", "--workers", str(WORKERS), "--json"]
         command = more if kind == "coordinator" else ["worker", "--campaign", "toy"]
-        with self._log(name).open("ab") as log:
-            self._said[name] = log.tell()
-            self._running[name] = subprocess.Popen(
-                [sys.executable, str(HERE / "chaos_process.py"), *command],
-                env={
-                    **os.environ,
-                    "PYTHONPATH": PLUGINS,
-                    "MEGATUNE_DB": self._url,
-                    "CHAOS_LOG": str(self._folder / "measured.log"),
-                    "CHAOS_SLOW_S": str(self._slow_s),
-                },
-                cwd=self._folder,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        log = self._log(name)
+        log.touch()
+        self._said[name] = log.stat().st_size
+        environment = {
+            "PYTHONPATH": PLUGINS,
+            "MEGATUNE_DB": self._url,
+            "CHAOS_LOG": str(self._folder / "measured.log"),
+            "CHAOS_SLOW_S": str(self._slow_s),
+        }
+        process = FORKS.Process(
+            target=chaos_process.main, args=(command, environment, str(log), str(self._folder)), name=name
+        )
+        process.start()
+        self._running[name] = process
 
     def _revive(self) -> None:
         for name, process in list(self._running.items()):
-            if process.poll() is not None and not (name.startswith("coordinator") and process.returncode == 0):
+            if not process.is_alive() and not (name.startswith("coordinator") and process.exitcode == 0):
+                process.close()
                 self._start(name)
 
     def _progress(self) -> None:
@@ -190,9 +193,8 @@ class Chaos:
             self._server.start()
         else:
             process = self._running[victim]
-            if process.poll() is None:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+            process.kill()
+            process.join()
         self.counts.kills[victim.split()[0]] += 1
         (self._folder / "kills.log").write_text(str(self.counts.kills))
         self._revive()

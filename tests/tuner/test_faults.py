@@ -41,7 +41,7 @@ def test_killed_processes_and_servers(tmp_path: Path, seed: int, own_server: Emb
 @pytest.mark.parametrize("seed", [3])
 def test_hundreds_of_kills_on_a_file(tmp_path: Path, seed: int) -> None:
     url = str(tmp_path / "toy.db")
-    check(Chaos(tmp_path, url, cells=36, trials=80, seed=seed, slow_s=0.25), url, 200, 200)
+    check(Chaos(tmp_path, url, cells=36, trials=80, seed=seed, slow_s=0.1), url, 200, 200)
 
 
 @pytest.mark.slow
@@ -49,4 +49,4 @@ def test_hundreds_of_kills_on_a_file(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", [4])
 def test_hundreds_of_kills_with_the_server(tmp_path: Path, seed: int, own_server: EmbeddedServer) -> None:
     url = own_server.url()
-    check(Chaos(tmp_path, url, cells=36, trials=80, seed=seed, slow_s=0.25, server=own_server), url, 200, 200)
+    check(Chaos(tmp_path, url, cells=36, trials=80, seed=seed, slow_s=0.1, server=own_server), url, 200, 200)
