@@ -448,13 +448,8 @@ class Launches:
         *,
         cluster: int = 1,
         shared_bytes: int = 0,
-        lags: bool = False,
     ) -> None:
-        """
-        :param grid: blocks, or clusters of ``cluster`` blocks along the second axis.
-        :param lags: whether of each block one warp, by chance, is slow: barriers that are missing then show.
-        """
-        self._lags, self._slow = lags, {}
+        """:param grid: blocks, or clusters of ``cluster`` blocks along the second axis."""
         self._kernel, self._grid, self._threads = kernel, grid, threads
         self._cluster, self._shared_bytes = cluster, shared_bytes
         self._parameters = parameters
@@ -470,7 +465,7 @@ class Launches:
         if self.done == len(self._parameters):
             return False
         values = self._parameters[self.done]
-        self.live, self._waiting, self._left, self._slow = [], {}, {}, {}
+        self.live, self._waiting, self._left = [], {}, {}
         for block in range(self._grid):
             cluster = [Memory(self._shared_bytes) for _ in range(self._cluster)]
             for peer in range(self._cluster):
@@ -487,12 +482,6 @@ class Launches:
         Returns whether it came further than to a jump back.
         """
         i = chance.randrange(len(self.live))
-        if self._lags:
-            (block, peer, index), _, _ = self.live[i]
-            warps = self._threads // WARP
-            if self._slow.setdefault((block, peer), chance.randrange(warps)) == index // WARP:
-                # Once more, and again: of two warps the slow one has an eighth of the steps.
-                i = min((chance.randrange(len(self.live)) for _ in range(2)), key=self._is_slow)
         number, thread, told = self.live[i]
         block, peer, _ = number
         try:
@@ -516,10 +505,6 @@ class Launches:
             if self._waiting.get(place) and len(self._waiting[place]) == self._left[place]:
                 self.live += [(*each, None) for each in self._waiting.pop(place)]
         return True
-
-    def _is_slow(self, i: int) -> bool:
-        (block, peer, index), _, _ = self.live[i]
-        return self._slow.get((block, peer)) == index // WARP
 
     def _meet(self, number: tuple[int, int, int], thread: Thread, came: tuple[str, int, tuple[int, ...]]) -> None:
         """What a warp does together happens when its last lane has come."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -95,26 +96,31 @@ class Ranks:
                     raw = operand.contiguous().view(torch.uint8).numpy().tobytes()
                     raw += bytes(-len(raw) % 4)
                     self.memory.store_all(self._places[rank, copy, i], np.frombuffer(raw, np.uint32))
-        run(self.memory, self.launches(ptx, seed % 5), random.Random(seed), MOST_STEPS)
+        run(self.memory, self.launches(ptx, seed % 5), random.Random(seed), MOST_STEPS, leads=True)
         for rank in range(self._workload.world):
             for copy in range(LAUNCHES):
                 for i, operand in list(enumerate(self._operands(rank, copy)))[3:]:
+                    if not operand.numel():
+                        continue
                     size = operand.numel() * operand.element_size()
                     words = self.memory.load_all(self._places[rank, copy, i], -(-size // 4) * 4)
                     raw = np.frombuffer(words.tobytes()[:size], np.uint8).copy()
                     operand.copy_(torch.from_numpy(raw).view(operand.dtype).view(operand.shape))
 
+    @property
+    def armed(self) -> int:
+        return self._workspace.armed
+
     def mailboxes_are_armed(self) -> bool:
-        armed = self._workspace.armed
         heaps = [self.memory.load_all(rank * self._step, self._workspace.bytes) for rank in range(len(self.buffers))]
-        return all(bool((heap == armed).all()) for heap in heaps)
+        return all(bool((heap == self.armed).all()) for heap in heaps)
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("variant", "world", "tokens", "more"),
     [
-        ("redundant", 1, 3, {}),
+        ("redundant", 1, 3, {"k_unroll": 2}),
         ("redundant", 1, 9, {"finishers": 4, "rows": 32, "stages": 3}),
         ("split", 2, 2, {"split_k": 2, "pdl": False}),
     ],
@@ -137,3 +143,34 @@ def test_every_rank_chooses_as_the_reference_does(
         assert ranks.mailboxes_are_armed()
         for held in ranks.buffers:
             held.refresh()
+
+
+def test_logits_that_are_equal_or_no_numbers_or_the_sentinel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many candidates as there are experts; the word that mailboxes are armed with; experts without a score."""
+    workload = ROUTER.workload({"experts": 128, "k": 64, "latent": 0, "top": 32}, 2)
+    config = Config.of("redundant", FEW)
+    assert ROUTER.space(workload, SM90).violations(config) == []
+    ranks = Ranks(workload, config)
+    (held,) = ranks.buffers
+    tiny = 2.0**-67
+    held._x.zero_()
+    held._x[:, :2] = torch.tensor([tiny, 1.0])
+    held._w.zero_()
+    held._bias.zero_()
+    held._w[1, :, 0] = -tiny
+    assert int(torch.tensor(-tiny * tiny).view(torch.int32)) == ranks.armed - (1 << 32)
+    # Every key is below zero.
+    held._bias[1] = torch.arange(128) / 256 - 1
+    # Experts 96 to 127 have scores, the others none: zero times infinity, and what a sigmoid makes of -inf.
+    held._w[2, :64, 2] = math.inf
+    held._w[2, 64:96, 1] = -math.inf
+    held._w[2, 96:, 1] = torch.arange(32) - 16
+    held._w[2, 99, 1] = math.inf
+    with np.errstate(invalid="ignore"):
+        ranks.run(compiled_ptx(workload, config, monkeypatch), seed=1)
+    assert held._ids[0].tolist() == [list(range(32))] * 2
+    assert held._ids[1].tolist() == [list(range(127, 95, -1))] * 2
+    assert held._ids[2].tolist() == [[99, *(expert for expert in range(127, 95, -1) if expert != 99)]] * 2
+    assert torch.equal(held._weights[:2], torch.full((2, 2, 32), 1 / 32))
+    assert held._weights[2, 0, 0] == held._weights[2].max()
+    assert ranks.mailboxes_are_armed()
