@@ -177,6 +177,8 @@ class Operator(ABC):
     """Other operators whose kernels its configs are made of: a chain, which a campaign measures where it is named."""
     adapts: str = ""
     """Of an adapter, the runtime whose kernel it tunes where that lies; a campaign measures it where it is named."""
+    waits: bool = False
+    """Whether blocks of a config may wait for one another on one GPU too; those of a group may anyway."""
     curve_of: str = ""
     """A parameter over which people look at a curve: the finals compare the best of each of its values."""
 
@@ -272,7 +274,7 @@ class Operator(ABC):
         """
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
-        """What a config needs of every rank beside its operands; nothing on one GPU."""
+        """What a config needs of every rank beside its operands; nothing on one GPU, unless the operator ``waits``."""
         return Workspace()
 
     def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> Any:

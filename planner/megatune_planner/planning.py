@@ -20,6 +20,7 @@ from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import Workspace
 from megatune_kernels.operator import operator
+from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_planner.band_schema import Band
 from megatune_planner.band_schema import BandPoint
@@ -333,17 +334,21 @@ def _decision(
 
 
 def _needs(workload: Workload, config: Config, segment: Segment) -> tuple[Workspace, bool]:
-    """The most memory of a rank that a config needs within a band, and whether its blocks wait for one another.
+    """The most memory of a rank that a config needs within a band, and whether blocks of a kernel of it wait for one
+    another.
 
     :raises MegatuneError: for a config that the installed operator does not know.
     """
-    if workload.world == 1:  # nobody waits, and nobody else writes
+    known = operators().get(workload.operator)
+    if workload.world == 1 and not (known and known.waits):
+        # Nobody else writes; and tables of other runtimes are planned that no kernel here has.
         return Workspace(), False
     tuned = operator(workload.operator)
     try:
         # Where in the band it needs the most the kernel alone knows.
         needs = [tuned.workspace(workload.at(tokens), config) for tokens in range(segment.lo, segment.hi + 1)]
-        resident = tuned.launch(workload.at(segment.hi), config).resident
+        parts = tuned.parts(workload.at(segment.hi), config)
+        resident = any(operator(part.workload.operator).launch(part.workload, part.config).resident for part in parts)
     except (KeyError, TypeError, ValueError) as error:
         raise MegatuneError(
             f"the installed kernels have no {config} for {workload.operator} ({error}): "

@@ -106,9 +106,10 @@ def test_cost_counts_what_a_rank_reads_and_sends() -> None:
     assert ROUTER.rotating_bytes(of) == 2 * 1344 * 7168
 
 
-def test_a_group_has_two_mailboxes_and_a_gpu_alone_none_that_it_is_given() -> None:
+def test_a_group_has_two_mailboxes_and_a_gpu_alone_one() -> None:
     assert ROUTER.workspace(workload(9, 8), defaults(workload(9, 8))["split"]).bytes == 2 * 16 * 896 * 4
-    assert ROUTER.workspace(workload(9), defaults(workload(9))["redundant"]).bytes == 0
+    alone = ROUTER.workspace(workload(9), defaults(workload(9))["redundant"])
+    assert (alone.bytes, alone.armed) == (16 * 896 * 4, 0x80008000)
 
 
 @pytest.mark.parametrize("arch", ["sm_90a", "sm_100a", "sm_103a"])

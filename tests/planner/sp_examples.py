@@ -18,6 +18,7 @@ from reduction_examples import example_reduction_plan
 from megatune_db.records import Provenance
 from megatune_db.records import Stage
 from megatune_db.session import open_database
+from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import Workspace
 from megatune_kernels.space import Config
@@ -69,6 +70,9 @@ class Registered:
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
         return Workspace(4096, 16)
+
+    def parts(self, workload: Workload, config: Config) -> tuple[Part, ...]:
+        return (Part("sum", workload, config),)
 
     def launch(self, workload: Workload, config: Config) -> Any:
         return SimpleNamespace(resident=True)

@@ -58,6 +58,7 @@ class RouterFront(Operator):
     name = "router_front"
     variants = (REDUNDANT, SPLIT)
     baselines = ("torch",)
+    waits = True
 
     def workloads(self, model: Model, parallel: Parallel, tokens: Sequence[int]) -> list[Workload]:
         """On one GPU, where every rank computes all rows; and of a group, whose ranks can share them.
@@ -134,9 +135,7 @@ class RouterFront(Operator):
         return Front.of(workload, config.variant, config.params).launch(workload.tokens)
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
-        if workload.world == 1:
-            # Operands hold the one mailbox that there is.
-            return Workspace()
+        """On one GPU too, where it is part of the operands that are measured with."""
         return Front.of(workload, config.variant, config.params).workspace
 
     def cost(self, workload: Workload, config: Config) -> Cost:
