@@ -28,6 +28,8 @@ _MOUNTS = Path("/proc/self/mounts")
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]*)://")
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
 _SQLITE = ("sqlite", "sqlite+pysqlite")
+_MISTYPED = re.compile(r"\s*postgres(ql)?(\+\w+)?:|.*://|(.*\s)?password\s*=", re.IGNORECASE | re.DOTALL)
+"""What was meant as a server and is no URL, e.g. ``postgresql:/…`` or ``host=… password=…``: it may hold a password."""
 _TOLD = ("host", "port", "sslmode")
 """Options of a URL that messages repeat; others may hold secrets."""
 
@@ -86,8 +88,12 @@ def locate(given: Where) -> Location:
     if isinstance(given, Location):
         return given
     text = os.fspath(given)
+    if _SCHEME.match(text.strip()):
+        text = text.strip()
     found = Location(text)
     if found.is_file:
+        if not _scheme(text) and _MISTYPED.match(text):
+            raise DatabaseError(f"the database is neither named by a path nor by a URL: {FORMS}")
         sqlite_path(text)
         return found
     if _scheme(text) not in _POSTGRES:

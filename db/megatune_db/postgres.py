@@ -53,6 +53,10 @@ _SETTINGS = (
     "SET tcp_keepalives_interval = 10",
     "SET tcp_keepalives_count = 3",
 )
+# What libpq and psycopg say of a URL before they use it, and may repeat any of its values in.
+_OPTION = re.compile(
+    r"invalid connection option|bad value for|invalid (port number|integer value|\w+ value)|could not match \d+ port"
+)
 _NAME = re.compile(r"megatune (\d+)@(.*)")
 _HOLDER = """
 SELECT a.application_name FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
@@ -180,6 +184,10 @@ class PostgresBackend(Backend):
         if not isinstance(error, psycopg.Error):
             return None
         state = error.sqlstate or ""
+        if not state and _OPTION.search(str(error)):
+            return DatabaseError(
+                f"an option or the port in the URL of {self.location} is none of PostgreSQL's, or has no such value"
+            )
         found = self._refused(state) or self._trouble(state)
         if state == "22001":
             return DatabaseError(f"a name is too long for {self.location} ({error.diag.message_primary}): shorten it")
@@ -256,6 +264,8 @@ class PostgresBackend(Backend):
             return DatabaseUnreachableError(f"{self.location}: there is no such host; check the URL")
         if re.search(r"the database system is (starting up|shutting down|in recovery mode)", said):
             return DatabaseUnreachableError(f"{self.location} is just starting or stopping: run again in a moment")
+        if re.search(r"does not support SSL|SSL was required|certificate|SSL error", said):
+            return DatabaseError(f"{self.location} and its client do not agree on TLS: check sslmode and certificates")
         if re.search(r"connection to server|connection timeout|connection failed", said):
             return DatabaseUnreachableError(
                 f"{self.location} does not answer: check host, port and network, and that PostgreSQL runs there"

@@ -65,7 +65,13 @@ def _database_of(url: str) -> str:
     return locate(url).name
 
 
-@pytest.mark.parametrize("way", ["a wrong password", "no password", "no such user", "no such database", "nobody there"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        *("a wrong password", "no password", "no such user", "no such database", "nobody there"),
+        *("no such option", "no such port", "no TLS"),
+    ],
+)
 def test_what_keeps_one_out_is_one_line_without_the_password(
     server: EmbeddedServer, postgres_url: str, way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,6 +92,17 @@ def test_what_keeps_one_out_is_one_line_without_the_password(
             server.url("nowhere").replace("postgres@", f"postgres:{SECRET}@"),
             DatabaseMissingError,
             "there is no database nowhere",
+        ),
+        "no such option": (
+            server.network_url("reader", SECRET, database) + "?foo=x",
+            DatabaseError,
+            "an option or the port",
+        ),
+        "no such port": (f"postgresql://me:{SECRET}@127.0.0.1:99999/x", DatabaseError, "an option or the port"),
+        "no TLS": (
+            server.network_url("reader", SECRET, database) + "?sslmode=require",
+            DatabaseError,
+            "do not agree on TLS",
         ),
         "nobody there": (f"postgresql://me:{SECRET}@127.0.0.1:1/x", DatabaseUnreachableError, "does not answer"),
     }[way]
