@@ -60,7 +60,7 @@ class SharedStore(ArtifactStore):
     def __init__(self, url: str, cache: Path) -> None:
         """:raises MegatuneError: when the folder cannot be made, or nothing here opens such a URL."""
         super().__init__(cache)
-        self.url = shown(url)
+        self.url, self._url = shown(url), url
         try:
             from fsspec.core import url_to_fs
         except ImportError as error:
@@ -69,7 +69,7 @@ class SharedStore(ArtifactStore):
         try:
             self._files, base = url_to_fs(url)
         except Exception as error:  # each kind of storage raises its own
-            raise MegatuneError(f"{VARIABLE}: nothing here opens {self.url}: {_first_line(error)}") from error
+            raise MegatuneError(f"{VARIABLE}: nothing here opens {self.url}: {_first_line(error, url)}") from error
         self._base = base.rstrip("/")
 
     def get(self, key: str) -> Artifact | None:
@@ -118,15 +118,20 @@ class SharedStore(ArtifactStore):
         except MegatuneError:
             raise
         except Exception as error:  # each kind of storage raises its own
-            raise StoreError(f"cannot use the artifacts at {self.url}: {_first_line(error)}") from error
+            raise StoreError(f"cannot use the artifacts at {self.url}: {_first_line(error, self._url)}") from error
 
 
 def shown(url: str) -> str:
-    """A URL without who signs in to it, and with which password."""
+    """A URL without who signs in to it, and with which password or option."""
     scheme, _, rest = url.partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}"
+    # A password may hold a slash.
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _first_line(error: Exception, url: str) -> str:
+    """What storage says, without what it may repeat of the URL."""
+    secrets = {url, url.partition("://")[2].rpartition("@")[0], url.partition("?")[2]} - {""}
+    text = str(error)
+    for secret in sorted(secrets, key=len, reverse=True):
+        text = text.replace(secret, "…")
+    return (text.strip().splitlines() or [type(error).__name__])[0]

@@ -93,6 +93,12 @@ def test_few_builds_need_few_processes(pool: CompilePool, workload: Workload) ->
     assert [child.is_alive for child in pool._children].count(True) == 1
 
 
+def test_what_a_store_signs_in_with_is_in_no_list_of_processes(pool: CompilePool, workload: Workload) -> None:
+    pool.submit(operator("faulty"), workload, Config.of("compile_error", {"unit": 1})).result(60)
+    (pid,) = [child.pid for child in pool._children if child.pid is not None]
+    assert str(pool._store.root) not in Path(f"/proc/{pid}/cmdline").read_text()
+
+
 def test_a_store_that_cannot_be_written_is_no_fault_of_the_config(tmp_path: Path, workload: Workload) -> None:
     pytest.importorskip("cutlass", reason="the artifact's key holds the version of the DSL")
     root = tmp_path / "store"

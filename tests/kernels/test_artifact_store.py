@@ -118,7 +118,21 @@ def test_a_url_that_nothing_opens_is_one_line(tmp_path: Path) -> None:
 
 def test_no_password_is_shown() -> None:
     assert shown("s3://key:secret@bucket/a") == "s3://bucket/a"
+    assert shown("s3://key:sec/ret@bucket/a?token=secret") == "s3://bucket/a"
     assert shown("memory://a/b") == "memory://a/b"
+
+
+def test_storage_that_repeats_its_url_tells_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = "memory://key:sec/ret@bucket/a"
+    store = open_store(url, tmp_path)
+
+    def broken(*_: Any, **__: Any) -> bytes:
+        raise ConnectionError(f"no answer of {url} for key:sec/ret")
+
+    monkeypatch.setattr(store, "_files", type("Broken", (), {"cat_file": broken})())
+    with pytest.raises(StoreError) as raised:
+        store.get(KEY)
+    assert str(raised.value) == "cannot use the artifacts at memory://bucket/a: no answer of … for …"
 
 
 def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:

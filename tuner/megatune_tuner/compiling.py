@@ -11,6 +11,7 @@ from pathlib import Path
 
 from megatune_db.records import Status
 from megatune_kernels.artifact import artifact_key
+from megatune_kernels.artifact_store import VARIABLE
 from megatune_kernels.artifact_store import open_store
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
@@ -83,10 +84,9 @@ class CompilePool:
         for _ in range(self.processes):
             child = Child(
                 "megatune_tuner.workers.compiler",
-                str(store),
                 arch.name,
                 nice=COMPILER_NICE,
-                environment=COMPILER_ENVIRONMENT,
+                environment={**COMPILER_ENVIRONMENT, VARIABLE: str(store)},
             )
             self._children.append(child)
             self._idle.put(child)

@@ -13,12 +13,14 @@ import os
 import socket
 import threading
 from collections.abc import Collection
+from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
 from megatune_db.location import Location
+from megatune_kernels.artifact_store import VARIABLE
 from megatune_kernels.artifact_store import store_location
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Operator
@@ -38,8 +40,11 @@ FABRIC = "fabric_domain"
 """Custom resource of nodes whose GPUs all reach one another over a fast fabric: a unit a GPU."""
 CONNECT_S = 5.0
 """Within which an address has to answer."""
-CARRIED = ("MEGATUNE_ARTIFACTS", "PYTHONPATH", "PGPASSWORD", "OPENBLAS_NUM_THREADS")
-"""Environment variables that processes on the cluster need as this one has them."""
+CARRIED = ("PYTHONPATH", "OPENBLAS_NUM_THREADS")
+"""Environment variables that processes on the cluster need as this one has them, from their start."""
+HANDED = (VARIABLE, "PGPASSWORD")
+"""The same that may hold passwords: Ray's dashboard, lists and logs show the environment that it starts processes in,
+and not what they are handed."""
 MOST_RESTARTS = 100
 """Of one worker: what ends again and again has a reason that starting it does not mend."""
 
@@ -172,9 +177,9 @@ class RayEngine(Engine):
                 num_gpus=self._gpus,
                 max_concurrency=3,
                 scheduling_strategy=PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0),
-                runtime_env={"env_vars": _carried()},
+                runtime_env={"env_vars": _of_here(CARRIED)},
             )
-            .remote(self._database.environment(), self._campaign.name, self._campaign.source)
+            .remote(self._database.environment(), _of_here(HANDED), self._campaign.name, self._campaign.source)
         )
         return _Member(group, actor, actor.began.remote(), actor.work.remote(), restarts=restarts)
 
@@ -182,9 +187,10 @@ class RayEngine(Engine):
 class _Actor:
     """A worker in a process of Ray's."""
 
-    def __init__(self, environment: dict[str, str], campaign: str, source: str) -> None:
+    def __init__(self, environment: dict[str, str], handed: dict[str, str], campaign: str, source: str) -> None:
         from megatune_tuner.stopping import Stop
 
+        os.environ.update(handed)
         self._environment = environment
         self._campaign = campaign
         self._source = source
@@ -240,8 +246,8 @@ class RayBuilder:
         asked = self._compile.options(
             num_cpus=1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(self._nodes[self._next], soft=True),
-            runtime_env={"env_vars": _carried()},
-        ).remote(operator.name, workload, config, self._arch)
+            runtime_env={"env_vars": _of_here(CARRIED)},
+        ).remote(operator.name, workload, config, self._arch, _of_here((VARIABLE,)))
         future: Future[Built] = asked.future()
         return future
 
@@ -249,12 +255,13 @@ class RayBuilder:
 _POOLS: dict[tuple[str, str], Any] = {}
 
 
-def _compile(name: str, workload: Workload, config: Config, arch: str) -> Built:
+def _compile(name: str, workload: Workload, config: Config, arch: str, handed: dict[str, str]) -> Built:
     """Build into the store that coordinator, compilers and workers share; the process is kept for the next."""
     from megatune_kernels.operator import operator
     from megatune_kernels.target import architecture
     from megatune_tuner.compiling import CompilePool
 
+    os.environ.update(handed)
     key = (store_location(), arch)
     if key not in _POOLS:
         _POOLS[key] = CompilePool(store_location(), architecture(arch), processes=1)
@@ -262,8 +269,8 @@ def _compile(name: str, workload: Workload, config: Config, arch: str) -> Built:
     return built
 
 
-def _carried() -> dict[str, str]:
-    return {name: os.environ[name] for name in CARRIED if name in os.environ}
+def _of_here(names: Iterable[str]) -> dict[str, str]:
+    return {name: os.environ[name] for name in names if name in os.environ}
 
 
 def _nodes() -> list[dict[str, Any]]:

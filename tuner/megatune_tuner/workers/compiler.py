@@ -1,4 +1,7 @@
-"""The process that compiles: ``python -m megatune_tuner.workers.compiler FD NICE STORE ARCH``."""
+"""The process that compiles: ``python -m megatune_tuner.workers.compiler FD NICE ARCH``.
+
+The store is what ``MEGATUNE_ARTIFACTS`` names: arguments would show everybody on the machine what a URL signs in with.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from pathlib import Path
 from megatune_db.records import Status
 from megatune_kernels.artifact_store import StoreError
 from megatune_kernels.artifact_store import open_store
+from megatune_kernels.artifact_store import store_location
 from megatune_kernels.audit import FailedAudit
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import Unknown
@@ -35,8 +39,8 @@ def _need_room(*folders: Path) -> None:
 
 
 def main() -> None:
-    location = sys.argv[3]
-    arch = architecture(sys.argv[4])
+    location = store_location()
+    arch = architecture(sys.argv[3])
 
     def compile_one(job: tuple[Operator, Workload, Config]) -> tuple[Artifact | None, Status, str, float]:
         started = time.monotonic()
