@@ -102,7 +102,11 @@ class VariantSpace:
         names = [parameter.name for parameter in self.parameters]
         for values in itertools.product(*(parameter.values for parameter in self.parameters)):
             params = dict(zip(names, values, strict=True))
-            if all(constraint.holds(params) for constraint in self.constraints):
+            # No all() of a generator: most points of a large grid fail at once, and making one takes longer than that.
+            for constraint in self.constraints:
+                if not constraint.holds(params):
+                    break
+            else:
                 yield Config.of(self.variant, params)
 
     @property
@@ -178,6 +182,10 @@ class Space:
             return None
         rank = {p.name: {value: i for i, value in enumerate(p.values)} for p in variant.parameters}
         wanted = config.params
+        if among is None and not variant.violations(wanted):
+            # No other is as near, so that a large space need not be listed. Its own values: True equals 1.
+            own = {p.name: p.values[rank[p.name][wanted[p.name]]] for p in variant.parameters}
+            return Config.of(config.variant, own)
 
         def steps(candidate: Config) -> int:
             total = 0

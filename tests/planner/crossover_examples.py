@@ -6,6 +6,7 @@ from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 from plan_examples import TARGET
 from plan_examples import Case
@@ -29,6 +30,7 @@ def reduction(tokens: int, width: int = 7168, world: int = 2) -> Workload:
     return REDUCTION.workload({"width": width}, tokens, world=world)
 
 
+@cache
 def default(variant: str, width: int = 7168, world: int = 2) -> Config:
     """One config a variant, legal at every number of tokens."""
     space = REDUCTION.space(reduction(1, width, world), architecture("sm_90a"))
