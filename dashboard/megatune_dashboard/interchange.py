@@ -139,7 +139,7 @@ def _text(file: Path) -> str:
     from megatune_kernels.errors import MegatuneError
 
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
         raise MegatuneError(f"cannot read {file}: {why}") from error

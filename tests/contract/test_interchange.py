@@ -436,6 +436,8 @@ def test_released_flashinfer_tables_and_caches_are_read(tmp_path: Path, database
         ("E=1,N=2,device_name=X.json", "{", "is not JSON"),
         ("E=1,N=2,device_name=X.json", "{}", "without rows"),
         ("E=1,N=2,device_name=X.json", '{"many": {"BLOCK_SIZE_M": 16}}', "'many' is not a number of tokens"),
+        ("E=1,N=2,device_name=X.json", '{"99999999999": {"BLOCK_SIZE_M": 16}}', "is not a number of tokens"),
+        ("E=1,N=2,device_name=X.json", '{"1":' * 50_000, "is not JSON"),
     ],
 )
 def test_a_table_that_is_none_is_one_line(tmp_path: Path, name: str, content: str, message: str) -> None:
@@ -445,7 +447,41 @@ def test_a_table_that_is_none_is_one_line(tmp_path: Path, name: str, content: st
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"results": [{}]}', '{"results": 7}', '{"cache": {}}'])
+@pytest.mark.parametrize(
+    "content", ['{"_metadata": [1]}', '{"_records": [1]}', '{"_records": {"n": [1]}}', '{"a": 1}', "[" * 50_000]
+)
+def test_a_cache_of_flashinfers_that_is_none_is_one_line(tmp_path: Path, content: str) -> None:
+    (tmp_path / "cache.json").write_text(content)
+    with pytest.raises(MegatuneError) as caught:
+        flashinfer_cache(tmp_path / "cache.json")
+    assert "\n" not in str(caught.value)
+
+
+def t4_of(**result: Any) -> str:
+    one = {"configuration": {"a": 1}, "invalidity": "correct", "times": {"runtimes": [1.0]}, **result}
+    return json.dumps({"results": [one]})
+
+
+def test_figures_that_cannot_be_are_left_out() -> None:
+    times = {"runtimes": [1.0], "compilation_time": float("inf"), "benchmark": float("nan")}
+    (entry,) = read_t4(t4_of(times=times, timestamp="0001-01-01T00:00:00+14:00"), "x.json").entries
+    assert (entry.compile_s, entry.measure_s, entry.measured_at) == (0.0, 0.0, None)
+
+
+def test_a_name_that_is_no_text_is_kept_as_text(tmp_path: Path, database: Database) -> None:
+    file = tmp_path / "E=1,N=2,device_name=\udcff.json"
+    file.write_text('\ufeff{"1": {"BLOCK_SIZE_M": 16}}', encoding="utf-8")
+    with database.session() as session:
+        assert import_priors(session, moe_table(file, VLLM_MOE)).priors == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"results": [{}]}', '{"results": 7}', '{"cache": {}}', "[" * 50_000),
+        *(t4_of(times={"runtimes": [us]}) for us in (-1, float("nan"), 1e39, 10**400)),
+    ],
+)
 def test_a_file_that_is_none_of_kernel_tuners_is_one_line(text: str) -> None:
     for kind, read in READERS.items():
         with pytest.raises(MegatuneError, match=r"^x.json is no ") as caught:

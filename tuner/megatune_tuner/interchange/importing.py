@@ -89,6 +89,7 @@ def import_tuning(session: Session, tuning: Tuning, kind: str, source: str, plac
     :param source: the file's name.
     :param place: what it is of; None where nobody says, and everything is kept as priors.
     """
+    source = _text(source)
     about = {"kernel": tuning.kernel, "device": tuning.device}
     if place is None:
         why = "nobody said what it is of: give --operator, --shape and --tokens"
@@ -147,12 +148,12 @@ def _keep(session: Session, found: Iterable[tuple[Prior, str]]) -> Imported:
     for prior, reason in found:
         try:
             named = digest([prior.format, prior.source, dict(prior.place), prior.tokens, prior.entry])
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise MegatuneError(f"{prior.source}: an entry is not plain JSON: {error}") from error
         rows[named] = {
             "digest": named,
             "format": prior.format,
-            "source": prior.source[:512],
+            "source": _text(prior.source)[:512],
             "place": dict(prior.place),
             "tokens": prior.tokens,
             "entry": prior.entry,
@@ -163,6 +164,11 @@ def _keep(session: Session, found: Iterable[tuple[Prior, str]]) -> Imported:
     done.priors = store.put_priors(session, rows.values())
     done.there = len(rows) - done.priors
     return done
+
+
+def _text(source: str) -> str:
+    """A file's name, which need not be text, as it can be kept."""
+    return source.encode(errors="replace").decode()
 
 
 def _config(workload: Workload, params: Mapping[str, Any], variant: str | None) -> Config:

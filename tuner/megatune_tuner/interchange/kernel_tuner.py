@@ -23,6 +23,8 @@ from megatune_kernels.space import Value
 
 T4_VERSION = "1.0.0"
 US_A_MS = 1000.0
+LONGEST_US = 1e30
+"""Times are kept as float32."""
 UNITS = {
     "s": 1e6,
     "seconds": 1e6,
@@ -66,6 +68,8 @@ FAILURES = {
     Status.COMPILE_TIMEOUT: "CompilationFailedConfig",
 }
 OURS = "megatune"
+FAULTS = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+"""What reading raises where a file holds something else than it should."""
 NOT_PARAMETERS = ("time", "times", "timestamp", "__error__", "status", "reason")
 
 
@@ -150,7 +154,7 @@ def read_t4(text: str, source: str) -> Tuning:
         entries = tuple(_t4_entry(result, unit) for result in document["results"])
         about = dict(metadata.get(OURS) or {})
         return Tuning(str(metadata.get("kernel_name", "")), str(metadata.get("device_name", "")), entries, about)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except FAULTS as error:
         raise _not_a(source, "T4 results file", error) from error
 
 
@@ -225,7 +229,7 @@ def read_cache(text: str, source: str) -> Tuning:
         return Tuning(
             str(document["kernel_name"]), str(document["device_name"]), entries, dict(document.get(OURS) or {})
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except FAULTS as error:
         raise _not_a(source, "cache of Kernel Tuner", error) from error
 
 
@@ -265,17 +269,23 @@ def _entry(
     benchmark_ms: Any,
     timestamp: str | None,
 ) -> Entry:
-    if status is Status.OK and not all(math.isfinite(us) and us > 0 for us in samples_us):
+    if status is Status.OK and not all(0 < us < LONGEST_US for us in samples_us):
         raise ValueError(f"a time is not a positive number: {params}")
     return Entry(
         params,
         status,
         "" if status is Status.OK else reason,
         samples_us if status is Status.OK else (),
-        max(0.0, float(compile_ms or 0.0)) / 1e3,
-        max(0.0, float(benchmark_ms or 0.0)) / 1e3,
+        _seconds(compile_ms),
+        _seconds(benchmark_ms),
         _time_of(timestamp),
     )
+
+
+def _seconds(ms: Any) -> float:
+    """0 where a file has no such figure."""
+    found = float(ms or 0.0) / 1e3
+    return found if found > 0 and math.isfinite(found) else 0.0
 
 
 def _mean_ms(entry: Entry) -> float:
@@ -289,9 +299,9 @@ def _stamp(at: datetime) -> str:
 def _time_of(timestamp: str | None) -> datetime | None:
     try:
         found = datetime.fromisoformat(timestamp) if timestamp else None
-    except ValueError:
+        return found.astimezone(UTC).replace(tzinfo=None) if found is not None and found.tzinfo is not None else found
+    except (ValueError, OverflowError):
         return None
-    return found.astimezone(UTC).replace(tzinfo=None) if found is not None and found.tzinfo is not None else found
 
 
 def _not_a(source: str, what: str, error: Exception) -> MegatuneError:

@@ -21,6 +21,8 @@ from megatune_kernels.operator import Prior
 VLLM_MOE = "vllm-moe-table"
 SGLANG_MOE = "sglang-moe-table"
 FLASHINFER = "flashinfer-cache"
+LONGEST_TOKENS = 9
+"""Digits of a number of tokens."""
 _FIELD = re.compile(r"([A-Za-z_]+)=(\[[^\]]*\]|[^,]*)(?:,|$)")
 _TRITON = re.compile(r"triton_(\d+)_(\d+)_(\d+)")
 _TRITON_KEY = "triton_version"
@@ -53,7 +55,7 @@ def moe_table(path: Path, kind: str) -> list[Prior]:
         place[_TRITON_KEY] = document.pop(_TRITON_KEY)
     found = []
     for key, row in document.items():
-        if not key.isdecimal() or not isinstance(row, dict) or not row:
+        if not key.isdecimal() or len(key) > LONGEST_TOKENS or not isinstance(row, dict) or not row:
             raise MegatuneError(f"{path} is no fused-MoE table: {key!r} is not a number of tokens with a config")
         found.append(Prior(kind, path.name, place, int(key), row))
     if not found:
@@ -71,16 +73,20 @@ def flashinfer_cache(path: Path) -> list[Prior]:
     document.pop("_generation", None)
     records = document.pop("_records", None) or {}
     found = []
+    if not isinstance(about, dict) or not isinstance(records, dict):
+        raise MegatuneError(f"{path} is no cache of FlashInfer's autotuner: what it says of itself is no table")
     for key, value in document.items():
         try:
             operation, runner, *shapes = ast.literal_eval(key)
             # Tables that are shipped name a runner by its number among the operation's.
             chosen, tactic = value[0], value[1]
-        except (ValueError, SyntaxError, TypeError, IndexError, KeyError) as error:
+        except (ValueError, SyntaxError, TypeError, IndexError, KeyError, RecursionError, MemoryError) as error:
             raise MegatuneError(f"{path} is no cache of FlashInfer's autotuner: {str(key)[:80]!r}") from error
         place = {**about, "operation": operation, "runner": runner, "shapes": _lists(shapes)}
         found.append(Prior(FLASHINFER, path.name, place, None, {"runner": chosen, "tactic": _lists(tactic)}))
     for namespace, entries in records.items():
+        if not isinstance(entries, dict):
+            raise MegatuneError(f"{path} is no cache of FlashInfer's autotuner: {namespace[:80]!r} holds no entries")
         for key, value in entries.items():
             found.append(Prior(FLASHINFER, path.name, {**about, "namespace": namespace, "key": key}, None, value))
     if not found:
@@ -105,10 +111,10 @@ def files_of(path: Path, kind: str) -> Iterator[Path]:
 
 def _json(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise MegatuneError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MegatuneError(f"{path} is not JSON: {error}") from error
     if not isinstance(document, dict):
         raise MegatuneError(f"{path} is not a table: it holds a {type(document).__name__}")
@@ -118,7 +124,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _assigned(path: Path) -> dict[str, Any]:
     """The dictionary that a module assigns to ``best_configs``; nothing of it runs."""
     try:
-        module = ast.parse(path.read_text(encoding="utf-8"))
+        module = ast.parse(path.read_text(encoding="utf-8-sig"))
         for node in module.body:
             if isinstance(node, ast.Assign) and [getattr(each, "id", "") for each in node.targets] == ["best_configs"]:
                 found = ast.literal_eval(node.value)
@@ -126,7 +132,7 @@ def _assigned(path: Path) -> dict[str, Any]:
                     return found
     except OSError as error:
         raise MegatuneError(f"cannot read {path}: {error.strerror or error}") from error
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         raise MegatuneError(f"{path} is no table of FlashInfer's autotuner: {error}") from error
     raise MegatuneError(f"{path} is no table of FlashInfer's autotuner: it assigns no best_configs")
 
