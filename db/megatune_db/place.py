@@ -26,6 +26,12 @@ def readable(place: str) -> str:
     return f"process {pid} on {host}" if pid else "an unknown process"
 
 
+def process(place: str) -> int | None:
+    """The id of the process where signals from here reach it; None for one of another machine, or that is gone."""
+    _, pid, machine, started = [*place.rsplit(":", 3), "", "", "", ""][:4]
+    return int(pid) if started and machine == _machine() and _started(int(pid)) == started else None
+
+
 def is_gone(place: str) -> bool:
     """Whether the process has certainly ended; False for those of other machines, and where it cannot be told."""
     try:

@@ -11,6 +11,7 @@ import campaign_examples
 import pytest
 
 from megatune_dashboard.app import running
+from megatune_db import election
 from megatune_db import queries
 from megatune_db.location import locate
 from megatune_db.records import CampaignState
@@ -35,10 +36,11 @@ def test_a_campaign_stops_after_its_measurement_and_goes_on(path: Path) -> None:
     try:
         with open_database(path, read_only=True) as database:
             assert database.writer() == process.pid
-            running.ask_to_stop(database)
+            assert list(running.coordinators(database).values()) == [process.pid]
+            running.ask_to_stop(database, "long")
             assert running.was_asked(locate(path), process.pid)
             with pytest.raises(MegatuneError, match="asked to stop already"):
-                running.ask_to_stop(database)
+                running.ask_to_stop(database, "long")
         assert process.wait(120) == 130
     finally:
         process.kill()
@@ -50,7 +52,7 @@ def test_a_campaign_stops_after_its_measurement_and_goes_on(path: Path) -> None:
         running.resume("long", locate(path))
     assert campaign_examples.wait_for(path, CampaignState.RUNNING, trials=made + 1) > made
     with open_database(path, read_only=True) as database:
-        running.ask_to_stop(database)
+        running.ask_to_stop(database, "long")
     campaign_examples.wait_for(path, CampaignState.STOPPED)
     assert running.trouble(locate(path)) is None
 
@@ -66,14 +68,16 @@ def test_what_keeps_a_campaign_from_going_on_is_said(tuned: Path) -> None:
 
 
 def test_nothing_runs(tuned: Path) -> None:
-    with open_database(tuned, read_only=True) as database, pytest.raises(MegatuneError, match="no campaign runs"):
-        running.ask_to_stop(database)
-    with (
-        open_database(tuned) as database,
-        database.writer_lock(),
-        pytest.raises(MegatuneError, match="press Ctrl-C there"),
-    ):
-        running.ask_to_stop(database)
+    with open_database(tuned) as database:
+        with database.session() as session:
+            row = queries.campaigns(session)[0]
+        for name in (row.name, "no such campaign"):
+            with pytest.raises(MegatuneError, match="does not run any more"):
+                running.ask_to_stop(database, name)
+        with database.session() as session:
+            election.elect(session, row.id)
+        with pytest.raises(MegatuneError, match="press Ctrl-C there"):
+            running.ask_to_stop(database, row.name)
 
 
 def test_a_campaign_that_was_killed_is_told_from_one_that_runs(tuned: Path) -> None:

@@ -1,7 +1,7 @@
 """Campaigns as processes: whether one runs, how to ask it to stop, and how to go on with one that stopped.
 
-A page never takes the lock that a campaign holds. To stop one it does what Ctrl-C does: the kernel says which process
-holds the lock, and that process gets the same signal, ends its measurement and keeps it.
+A page never takes the place that a campaign's coordinator holds. To stop one it does what Ctrl-C does: the
+database says which process that is; where it runs on this machine it gets the same signal and keeps its measurement.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
+from megatune_db import election
+from megatune_db import place
 from megatune_db.location import Location
 from megatune_db.queries import CampaignRow
+from megatune_db.queries import campaign
 from megatune_db.records import CampaignState
 from megatune_db.session import Database
 from megatune_kernels.errors import MegatuneError
@@ -30,19 +33,28 @@ _started: dict[Location, subprocess.Popen[bytes]] = {}
 _lock = threading.Lock()
 
 
+def coordinators(database: Database) -> dict[int, int]:
+    """The processes that run campaigns, by the campaign's id; 0 for one that cannot be reached from here."""
+    with database.session() as session:
+        return {number: place.process(where) or 0 for number, where in election.holders(session).items()}
+
+
 def state(row: CampaignRow, writer: int | None) -> str:
-    """How far a campaign has come, given which process writes to its database: one that was killed cannot say so."""
+    """How far a campaign has come, given which process runs it: one that was killed cannot say so."""
     return KILLED if row.state is CampaignState.RUNNING and writer is None else str(row.state)
 
 
-def ask_to_stop(database: Database) -> None:
-    """Have the campaign that runs end after its current measurement.
+def ask_to_stop(database: Database, name: str) -> None:
+    """Have a campaign that runs end after its current measurement.
 
-    :raises MegatuneError: when none runs, when it was asked already, and when its process cannot be reached from here.
+    :raises MegatuneError: when it does not run, when it was asked already, and when its process cannot be reached from
+        here.
     """
-    process = database.writer()
+    with database.session() as session:
+        row = campaign(session, name)
+    process = None if row is None else coordinators(database).get(row.id)
     if process is None:
-        raise MegatuneError("no campaign runs in this database any more")
+        raise MegatuneError("the campaign does not run any more")
     if process in (0, os.getpid()):
         raise MegatuneError("the campaign runs where the dashboard cannot reach it: press Ctrl-C there")
     with _lock:

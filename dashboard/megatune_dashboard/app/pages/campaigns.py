@@ -66,26 +66,27 @@ def page(context: Context) -> None:
         welcome(context)
         return
     st.title("Campaigns")
-    busy = database.writer() is not None
-    st.fragment(_overview, run_every=LOOK_S)(context, busy)
+    st.fragment(_overview, run_every=LOOK_S)(context, set(running.coordinators(database)))
 
 
-def _overview(context: Context, was_busy: bool) -> None:
+def _overview(context: Context, ran: set[int]) -> None:
     """Everything that moves. It is drawn anew at intervals, and the whole page where a campaign began or ended."""
     database = context.source.database()
-    writer = None if database is None else database.writer()
-    if database is None or (writer is not None) != was_busy:
+    writers = {} if database is None else running.coordinators(database)
+    if database is None or set(writers) != ran:
         st.rerun()
+        return
     rows = context.read(queries.campaigns)
     targets = {each.digest: each for each in context.read(queries.targets, counted=False)}
-    _who_measures(writer)
-    table(
-        "campaigns", [_line(context, row, writer, targets) for row in rows], empty="No campaign yet.", columns=COLUMNS
-    )
+    _who_measures(sorted(writers.values()))
+    lines = [_line(context, row, writers.get(row.id), targets) for row in rows]
+    table("campaigns", lines, empty="No campaign yet.", columns=COLUMNS)
     names = [row.name for row in rows]
     chosen = st.selectbox("Campaign", names, key="campaign", bind="query-params", format_func=shortened)
     row = next((each for each in rows if each.name == chosen), rows[0])
-    _one(context, row, writer, targets)
+    # A file has one campaign at a time, and a server as many as there are.
+    free = not writers if database.location.is_file else row.id not in writers
+    _one(context, row, writers.get(row.id), targets, free=free)
 
 
 COLUMNS: dict[str, Any] = {
@@ -98,13 +99,12 @@ COLUMNS: dict[str, Any] = {
 }
 
 
-def _who_measures(writer: int | None) -> None:
-    if writer is None:
+def _who_measures(writers: list[int]) -> None:
+    if not writers:
         st.caption("Nobody measures into this database now.")
-    elif writer == 0:
-        st.info("A process that cannot be seen from here measures into this database.", icon=":material/sensors:")
-    else:
-        st.info(f"Process {writer} measures into this database.", icon=":material/sensors:")
+    for writer in writers:
+        who = f"Process {writer}" if writer else "A process that cannot be seen from here"
+        st.info(f"{who} measures into this database.", icon=":material/sensors:")
 
 
 def _line(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow]) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _line(context: Context, row: CampaignRow, writer: int | None, targets: dict[
     }
 
 
-def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow]) -> None:
+def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[str, TargetRow], *, free: bool) -> None:
     st.subheader(plain(shortened(row.name, MOST_LETTERS)))
     progress = progress_of(context, row)
     state = running.state(row, writer)
@@ -143,7 +143,7 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
         f"On {plain(target_name(targets.get(row.target or '')))}. Ran for {duration(row.wall_s)}{share}. "
         f"{row.reused} measurements were there already."
     )
-    _actions(context, row, writer, state)
+    _actions(context, row, writer, state, free=free)
     preliminary = sum(each.stage is Stage.SEARCH for each in found)
     table(
         "outcomes",
@@ -200,8 +200,11 @@ OUTCOME_COLUMNS: dict[str, Any] = {
 }
 
 
-def _actions(context: Context, row: CampaignRow, writer: int | None, state: str) -> None:
-    """Stop what runs, go on with what stopped."""
+def _actions(context: Context, row: CampaignRow, writer: int | None, state: str, *, free: bool) -> None:
+    """Stop what runs, go on with what stopped.
+
+    :param free: whether a campaign can begin.
+    """
     if not context.person.reviews:
         return
     failed = running.trouble(context.location)
@@ -222,7 +225,7 @@ def _actions(context: Context, row: CampaignRow, writer: int | None, state: str)
             "Go on",
             on_click=_tell,
             args=(context, row.name, CampaignAction.RESUME),
-            disabled=writer is not None,
+            disabled=not free,
             icon=":material/play_circle:",
             key="resume",
             help="Starts the command below on this machine; it goes on when the dashboard ends.",
@@ -252,7 +255,7 @@ def act(context: Context, name: str, what: CampaignAction) -> None:
         if what is CampaignAction.RESUME:
             running.resume(name, context.location)
         elif (database := context.source.database()) is not None:
-            running.ask_to_stop(database)
+            running.ask_to_stop(database, name)
 
 
 def _log(context: Context, row: CampaignRow) -> None:

@@ -72,26 +72,24 @@ def _workers(context: Context) -> None:
     database = context.source.database()
     if database is None:
         return
-    writer = database.writer()
+    writers = running.coordinators(database)
     rows = context.read(queries.campaigns)
     active = [row for row in rows if row.state is CampaignState.RUNNING]
     # Asked anew at every look: a worker that falls silent commits nothing.
     known = context.read_at(int(time.monotonic() / EVERY_S), queries.workers)
     measuring = [each for each in known if worker_state(each) == MEASURING]
-    if writer is None and not measuring:
+    if not writers and not measuring:
         st.write("Nobody measures into this database now.")
         for row in active:
             st.warning(
                 f"{plain(row.name)} was running when its process ended. Nothing that was measured is lost; to go on:"
             )
             st.code(running.resume_command(row.name, context.location), language="sh")
-    elif writer is not None:
-        who = "A process that cannot be seen from here" if writer == 0 else f"Process {writer}"
-        for row in active:
+    for row in rows:
+        if (writer := writers.get(row.id)) is not None:
+            who = f"Process {writer}" if writer else "A process that cannot be seen from here"
             waiting = row.trials.get(TrialState.ASKED, 0)
             st.write(f"{who} runs {plain(row.name)}: {waiting} configs are being built or measured.")
-        if not active:
-            st.write(f"{who} holds the database for a recording or an upgrade.")
     if known:
         names = {each.digest: target_name(each) for each in context.read(queries.targets, counted=False)}
         table("workers", [_worker(each, names) for each in known], empty="")
