@@ -187,6 +187,18 @@ def test_results_are_of_kernel_tuners_schema(database: Database, tmp_path: Path)
     assert best["measurements"][0]["unit"] == "ms"
 
 
+def test_two_routings_are_two_files(database: Database, tmp_path: Path) -> None:
+    routed = replace(WORKLOAD, routing="zipf/1.2")
+    (config, *_) = configs("simt")
+    with database.session() as session:
+        put_workload(session, digest=routed.digest, shape=routed.shape, **routed.to_dict())
+        add_measurements(session, [replace(measured(config, 7.0), workload=routed.digest)])
+    files = [file for file in exported(database, tmp_path, T4) if "_simt" in file.name]
+    assert {file.parent for file in files} == {tmp_path}
+    times = [min(us for each in read_t4(file.read_text(), "x").entries for us in each.samples_us) for file in files]
+    assert sorted(times) == [5.0, 7.0]
+
+
 def test_kernel_tuner_reads_caches_and_goes_on_from_them(database: Database, tmp_path: Path) -> None:
     released = of_release("util", *UTIL)
     for file in exported(database, tmp_path / "caches", CACHE):

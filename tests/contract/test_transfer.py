@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -482,6 +484,27 @@ def test_a_tampered_result_is_one_line(packed: BundleFile, tmp_path: Path, monke
             MegatuneError, match=rf"was changed or damaged on its way \(line {number}\): copy it again$"
         ):
             read_result(copy)
+    # Whoever makes digests of his own cannot mix in what was measured elsewhere, or what no clock tells.
+    for old, new in (
+        (rb'"provenance":"measured","reason"', b'"provenance":"replayed","reason"'),
+        (rb'"median_us":\d', b'"median_us":NaN,"x":1'),
+        (rb'"median_us":\d', b'"median_us":-1'),
+        (rb'^{"taken".*', b'["taken"]'),
+        (rb'^{"taken".*', b'{"taken":'),
+    ):
+        text, last = b"", ""
+        for line in lines:
+            body = re.sub(old, new, line.partition(b" ")[2].rstrip(b"\n"))
+            last = hashlib.sha256(last.encode() + body).hexdigest()
+            text += last.encode() + b" " + body + b"\n"
+        copy.write_bytes(text)
+        with pytest.raises(MegatuneError, match="is no whole result"):
+            read_result(copy)
+    for mine in (b"a note without an end", b"one\rtwo\n", b"\0" * 100):
+        copy.write_bytes(mine)
+        with pytest.raises(MegatuneError, match=r"is no result: (name|measure a bundle into) another file"):
+            measure_bundle(packed.path, copy)
+        assert copy.read_bytes() == mine
     copy.write_bytes(b"{}\n")
     with pytest.raises(MegatuneError, match="is no result: measure a bundle into"):
         read_result(copy)
@@ -492,7 +515,7 @@ def test_a_tampered_result_is_one_line(packed: BundleFile, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("host")
 def test_a_result_is_of_one_bundle_and_one_target(
-    packed: BundleFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    packed: BundleFile, tmp_path: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MEGATUNE_ARTIFACTS", str(packed.path.parent / "artifacts"))
     out = tmp_path / "x.result"
@@ -505,6 +528,15 @@ def test_a_result_is_of_one_bundle_and_one_target(
     monkeypatch.setattr(GpuRunner, "target", property(lambda _: elsewhere))
     with pytest.raises(MegatuneError, match=r"x.result was begun on A GPU .*, and this is A GPU .*: name another file"):
         measure_bundle(packed.path, out)
+    # What it measures is beside what was measured first, and takes no trial from it.
+    measure_bundle(packed.path, tmp_path / "y.result")
+    taken_in = [take_in(database, tmp_path / name) for name in ("x.result", "y.result", "x.result")]
+    assert [each.new > 0 for each in taken_in] == [True, True, False]
+    with database.session() as session:
+        row = queries.campaign(session, "packed")
+        assert row is not None
+        counted = {each.measurement_id for each in queries.trials(session, row.id)}
+    assert counted == set(range(1, taken_in[0].taken + 1))
 
 
 @pytest.mark.usefixtures("host")

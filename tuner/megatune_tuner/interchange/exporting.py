@@ -27,6 +27,7 @@ T4 = "t4"
 CACHE = "kernel-tuner-cache"
 METADATA = "metadata.json"
 """Beside results in the T4 schema: what they were measured on."""
+UNROUTED = "none"
 WRITERS: dict[str, Callable[[Tuning], str]] = {T4: write_t4, CACHE: write_cache}
 
 
@@ -94,9 +95,11 @@ def _tunings(
         entries = {str(sorted(row.params.items())): _entry(row) for row in found}
         size = (first.tokens, *(first.dims[name] for name in sorted(first.dims)))
         world = f"_world={first.world}" if first.world > 1 else ""
-        name = f"{first.operator}_{first.shape}_tokens={first.tokens}{world}_{first.dtype}_{variant}"
+        routing = f"_routing={first.routing}" if first.routing != UNROUTED else ""
+        name = f"{first.operator}_{first.shape}_tokens={first.tokens}{world}_{first.dtype}{routing}_{variant}"
         kernel = f"{first.operator}_{variant}"
-        yield Tuning(kernel, target.hardware.gpu, tuple(entries.values()), about, size), name
+        # Whatever a database was told, a file lies in the folder.
+        yield Tuning(kernel, target.hardware.gpu, tuple(entries.values()), about, size), name.replace("/", "_")
 
 
 def _entry(row: ExportRow) -> Entry:

@@ -254,7 +254,7 @@ def read_bundle(path: Path) -> BundleFile:
         raise tampered(path, str(error)) from error
     try:
         bundle = Bundle.from_dict(manifest["bundle"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MegatuneError(f"{path} is no whole bundle ({error}): make it again with megatune bundle") from error
     keys = {name.partition("/")[2] for name in manifest["files"] if name.startswith(f"{ARTIFACTS}/")}
     asked = {key for cell in bundle.cells for request in cell.requests for key in request.artifacts}
@@ -267,7 +267,8 @@ def _manifest(path: Path, text: bytes) -> dict[str, Any]:
     try:
         manifest: dict[str, Any] = json.loads(text)
         kind, schema = manifest["format"], manifest["schema"]
-    except (ValueError, KeyError, TypeError) as error:
+        dict(manifest["files"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise MegatuneError(f"{path} is no bundle: its manifest cannot be read ({error})") from error
     if (kind, schema) != (FORMAT, SCHEMA_VERSION):
         raise MegatuneError(

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from megatune_db import store
 from megatune_db.queries import campaign
+from megatune_db.queries import trials
 from megatune_db.records import CampaignState
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
@@ -109,7 +110,15 @@ def _put_trials(session: Session, result: Result) -> None:
         )
     else:
         found = before.id
+    # Another target's result of the same bundle has the same numbers, and takes no trial from the first one.
+    measured = {
+        (row.workload, row.config, row.number, row.reason)
+        for row in trials(session, found)
+        if row.measurement_id is not None
+    }
     for one in result.taken:
+        if (one.workload.digest, one.config.digest, one.number, one.reason) in measured:
+            continue
         store.add_trial(
             session,
             campaign_id=found,

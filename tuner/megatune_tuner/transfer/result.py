@@ -12,7 +12,9 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -176,6 +178,7 @@ def open_journal(path: Path, header: Header) -> Journal:
         file.seek(0)
         lines, last, whole = _verified(path, file.read())
         if not lines:
+            _check_begun(path, file)
             file.truncate(0)
             result = Result(path, header, (), complete=False)
             journal = Journal(path, result, file, "")
@@ -191,6 +194,14 @@ def open_journal(path: Path, header: Header) -> Journal:
         file.close()
         raise
     return journal
+
+
+def _check_begun(path: Path, file: Any) -> None:
+    """:raises MegatuneError: when what is there is no first line that was not written to its end: it is somebody's."""
+    file.seek(0)
+    begun = file.read(DIGEST_LENGTH + 2)
+    if begun and not re.fullmatch(rb"[0-9a-f]{64} \{", begun):
+        raise MegatuneError(f"{path} is there and is no result: name another file")
 
 
 def _goes_on(path: Path, found: Header, mine: Header) -> None:
@@ -235,23 +246,40 @@ def _verified(path: Path, content: bytes) -> tuple[list[dict[str, Any]], str, in
             if number == 1 and len(digest) != DIGEST_LENGTH:
                 raise MegatuneError(f"{path} is no result: measure a bundle into another file")
             raise MegatuneError(f"{path} was changed or damaged on its way (line {number}): copy it again")
-        lines.append(json.loads(body))
+        try:
+            lines.append(json.loads(body))
+        except (ValueError, RecursionError) as error:
+            raise MegatuneError(f"{path} is no whole result (line {number} is not JSON): measure again") from error
         last, whole = digest.decode(), whole + len(line)
     return lines, last, whole
 
 
 def _result(path: Path, lines: Sequence[Mapping[str, Any]]) -> Result:
     first, *rest = lines
+    if not all(isinstance(line, dict) for line in lines):
+        raise MegatuneError(f"{path} is no whole result (a line is no object): measure again")
     if (first.get("format"), first.get("schema")) != (FORMAT, SCHEMA_VERSION):
         raise MegatuneError(
             f"{path} is a {first.get('format')} of version {first.get('schema')}, this Megatune reads {FORMAT} of "
             f"version {SCHEMA_VERSION}"
         )
     try:
+        header = _header_of(first["header"])
         taken = tuple(tuple(map(_taken_of, line["taken"])) for line in rest if "taken" in line)
-        return Result(path, _header_of(first["header"]), taken, complete=any(END in line for line in rest))
-    except (KeyError, TypeError, ValueError) as error:
+        for one in (one for line in taken for one in line):
+            _check(one.measurement, header)
+        return Result(path, header, taken, complete=any(END in line for line in rest))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise MegatuneError(f"{path} is no whole result ({error}): measure again") from error
+
+
+def _check(taken: Measurement, header: Header) -> None:
+    """:raises ValueError: for what nobody can have measured there, and what databases would keep as something else."""
+    if (taken.target, taken.provenance) != (header.target.digest, header.provenance):
+        raise ValueError("a measurement is of another target or provenance than the file")
+    figures = [taken.median_us, taken.low_us, taken.high_us, *taken.samples_us, *(us for _, us in taken.parts_us)]
+    if not all(math.isfinite(us) and us >= 0 for us in figures if us is not None):
+        raise ValueError("a time is not a number of microseconds")
 
 
 def _header(header: Header) -> dict[str, Any]:
