@@ -10,11 +10,17 @@ from functools import cache
 from importlib.util import find_spec
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings
 
 from tests.postgres import new_postgres
 from tests.postgres import own_server
 from tests.postgres import postgres_databases
 from tests.postgres import postgres_url
+
+# No limit on the time of an example: machines may be busy.
+settings.register_profile("megatune", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("megatune")
 
 __all__ = ["new_postgres", "own_server", "postgres_databases", "postgres_url"]
 

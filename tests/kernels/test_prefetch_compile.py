@@ -48,7 +48,8 @@ def test_all_parts_of_a_sample_of_chains_compile() -> None:
     chance = random.Random(0)
     built: dict[str, Artifact] = {}
     workloads = [w for tensor in (8, 16) for w in PREFETCH.workloads(model("Kimi-K3"), Parallel(tensor), range(1, 9))]
-    for workload in chance.sample(workloads, 6):
+    with_sums = [w for w in workloads if "width" in dict(w.dims)]
+    for workload in [*chance.sample([w for w in workloads if w not in with_sums], 3), chance.choice(with_sums)]:
         configs = PREFETCH.space(workload, ARCH).configs
         chosen = [chance.choice([c for c in configs if c.variant == "prefetch"]), configs[-1], Config.of("none", {})]
         for config in chosen:
@@ -57,7 +58,7 @@ def test_all_parts_of_a_sample_of_chains_compile() -> None:
                 artifact = tuned.compile(part.workload, part.config, ARCH)
                 assert artifact.local_bytes == 0, (workload, part)
                 launch = tuned.launch(part.workload, part.config)
-                assert not launch.resident
+                assert launch.resident == (part.workload.operator == "reduction")
                 assert artifact.registers * launch.block[0] <= 65536
                 built[artifact.key] = artifact
     # All configs share one prefetch and one stand-in; what is left are consumers.

@@ -67,6 +67,7 @@ def check(asked: Sequence[Sequence[Range]], ranges: Sequence[Range], depth: int,
     assert max(map(len, asked)) - min(map(len, asked)) <= 1
 
 
+@settings(max_examples=50)
 @given(tables(1 << 20), st.integers(0, 5 << 16), CHUNKS, st.integers(1, 70))
 def test_the_blocks_ask_for_the_first_bytes_of_the_ranges(
     ranges: list[Range], units: int, chunk: int, blocks: int
