@@ -309,16 +309,42 @@ def test_what_was_recorded_cannot_be_taken_away(empty_url: str) -> None:
         "UPDATE megatune_measurements SET samples = NULL",
         "UPDATE megatune_measurements SET parts = NULL",
         "UPDATE megatune_plans SET content = ''",
+        *(
+            f"UPDATE megatune_measurements SET {column} = NULL"
+            for column in ("status", "low_us", "session", "artifact")
+        ),
+        *(f"UPDATE megatune_{table} SET id = id + 100" for table in ("measurements", "plans")),
+        *(f"UPDATE megatune_{table} SET digest = 'x'" for table in ("targets", "workloads", "configs")),
     ]
-    if not locate(empty_url).is_file:
+    if locate(empty_url).is_file:
+        logs = ("reviews", "exports", "verifications", "repeats", "campaign_log")
+        statements += [f"INSERT OR REPLACE INTO megatune_{table} SELECT * FROM megatune_{table}" for table in logs]
+        statements.append("UPDATE OR REPLACE megatune_plans SET state = 'exported', id = id + 1")
+    else:
         statements.append("TRUNCATE megatune_measurements CASCADE")
     for statement in statements:
         with pytest.raises(
-            IntegrityError, match=r"megatune_\w+: (nothing that was recorded|an entry|a plan|a measure)"
+            IntegrityError, match=r"megatune_\w+: (nothing that was|what was|an entry|a plan|a measure)"
         ):
             _ask(empty_url, statement)
     # What moves on does.
     engine = backend_at(empty_url).engine(pooled=False)
     with engine.begin() as opened:
         opened.exec_driver_sql("UPDATE megatune_plans SET state = 'retired'")
-        opened.exec_driver_sql("UPDATE megatune_measurements SET artifact = 'x'")
+        opened.exec_driver_sql("UPDATE megatune_configs SET changes_bits = NULL")
+    if locate(empty_url).is_file:
+        # What is unique stays as it is, and who puts it in again is not told of it.
+        tables = ("measurements", "plans")
+        before = [_ask(empty_url, f"SELECT * FROM megatune_{table}") for table in tables]
+        with engine.begin() as opened:
+            for table in tables:
+                columns = ", ".join(
+                    column.name
+                    for column in models.Base.metadata.tables[f"megatune_{table}"].columns
+                    if column.name != "id"
+                )
+                opened.exec_driver_sql(f"INSERT OR REPLACE INTO megatune_{table} SELECT * FROM megatune_{table}")
+                opened.exec_driver_sql(
+                    f"INSERT OR REPLACE INTO megatune_{table} ({columns}) SELECT {columns} FROM megatune_{table}"
+                )
+        assert [_ask(empty_url, f"SELECT * FROM megatune_{table}") for table in tables] == before

@@ -32,6 +32,40 @@ def refuse_updating(table: str, why: str, columns: Sequence[str] = (), *, name: 
     _refuse(table, name, f"UPDATE OF {', '.join(columns)}" if columns else "UPDATE", why)
 
 
+def refuse_replacing(table: str, *keys: tuple[Sequence[str], str]) -> None:
+    """On SQLite, keep rows from ``INSERT OR REPLACE`` and ``UPDATE OR REPLACE``, which delete and fire no trigger of
+    deletions. PostgreSQL has nothing of the kind.
+
+    :param keys: columns that are unique beside the id, where the condition holds, if one is given. What is put in
+        again with the same ones is ignored, since whoever asks for that (``ON CONFLICT DO NOTHING``) cannot be told
+        from whoever replaces.
+    """
+    if _on_postgres():
+        return
+    why = f"{table}: what was recorded is unique, and never replaced"
+    _guard(table, "replace_id", "INSERT", "id = NEW.id", f"ABORT, '{why}'")
+    for number, (columns, condition) in enumerate(keys):
+        same = " AND ".join([*filter(None, [condition]), *(f"{column} = NEW.{column}" for column in columns)])
+        when = f"NEW.{condition} AND " if condition else ""
+        _guard(table, f"replace_{number}", "INSERT", same, "IGNORE", when)
+        updated = [*columns, *filter(None, [condition.partition(" ")[0]])]
+        _guard(
+            table,
+            f"replace_{number}_update",
+            f"UPDATE OF {', '.join(updated)}",
+            f"{same} AND id <> NEW.id",
+            f"ABORT, '{why}'",
+            when,
+        )
+
+
+def _guard(table: str, name: str, what: str, same: str, then: str, when: str = "") -> None:
+    op.execute(
+        f"CREATE TRIGGER tr_{table}_{name} BEFORE {what} ON {table}"
+        f" WHEN {when}EXISTS (SELECT 1 FROM {table} WHERE {same}) BEGIN SELECT RAISE({then}); END"
+    )
+
+
 def _refuse(table: str, name: str, what: str, why: str) -> None:
     begins = f"CREATE TRIGGER tr_{table}_{name} BEFORE {what} ON {table}"
     if _on_postgres():
