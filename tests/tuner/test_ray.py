@@ -12,15 +12,20 @@ import pytest
 from chaos import PLUGINS
 from chaos import Chaos
 from chaos import outcome
+from toy import Toy
 from typer.testing import CliRunner
 
 from megatune_db.queries import campaign as campaign_row
 from megatune_db.queries import workers
 from megatune_db.records import CampaignState
+from megatune_db.records import Status
 from megatune_db.session import open_database
+from megatune_kernels.artifact_store import open_store
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.target import architecture
 from megatune_tuner.campaign_file import load_campaign
 from megatune_tuner.commands import app
+from megatune_tuner.engines.ray import RayBuilder
 from megatune_tuner.execution import run_on_workers
 
 ray = pytest.importorskip("ray")
@@ -32,11 +37,12 @@ NODES = 2
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[object]:
     """Nodes of one CPU each beside a head without any, on the loopback."""
     from ray.cluster_utils import Cluster
 
     monkeypatch.setenv("PYTHONPATH", PLUGINS)
+    monkeypatch.setenv("MEGATUNE_ARTIFACTS", str(tmp_path / "artifacts"))
     monkeypatch.setenv("RAY_DISABLE_IMPORT_WARNING", "1")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     size = {"object_store_memory": 80 * 2**20, "include_dashboard": False}
@@ -79,6 +85,14 @@ def test_a_lost_node_costs_what_it_measured(cluster: object, tmp_path: Path) -> 
     thread.join(30)
     assert lost
     assert summary.state is CampaignState.FINISHED
+    # What was lost could be compiling as well: the cluster that is left does it.
+    ray.init(address=cluster.address, logging_level="ERROR")  # type: ignore[attr-defined]
+    (cell, *_) = load_campaign(chaos.file).workloads()
+    config = next(iter(Toy().space(cell, architecture("sm_90a")).variants[0].configs()))
+    built = RayBuilder(architecture("sm_90a")).submit(Toy(), cell, config).result(timeout=200)
+    assert (built.status, built.reason) == (Status.OK, "")
+    assert built.artifact is not None
+    assert open_store(str(tmp_path / "artifacts")).get(built.artifact.key) == built.artifact
     with open_database(path) as database:
         assert outcome(database) == expected
         with database.session() as session:
