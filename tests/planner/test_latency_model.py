@@ -63,7 +63,7 @@ def cells(
     ]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=25)
 @given(st.sampled_from(["full_fanout", "two_stage"]), st.floats(0.5, 20), st.floats(50, 900), st.floats(0.001, 0.1))
 def test_what_the_cells_were_made_of_is_found(variant: str, hop: float, gbps: float, token: float) -> None:
     made = cells(variant, hop=hop, gbps=gbps, token=token, worlds=(2, 4), widths=(3584, 7168))

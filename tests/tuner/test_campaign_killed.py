@@ -76,9 +76,8 @@ def rows(database: Path) -> set[tuple[object, ...]]:
             return set()
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_at_random_moments(folder: Path, seed: int) -> None:
-    moments = random.Random(seed)
+def test_killed_at_random_moments(folder: Path) -> None:
+    moments = random.Random(0)
     database = folder / "toy.db"
     kept: set[tuple[object, ...]] = set()
     for _ in range(4):
@@ -119,7 +118,7 @@ def test_killed_while_it_looks_for_crossovers(folder: Path) -> None:
     file.write_text(file.read_text().replace(str(TOKENS), "[1, 8]") + "[crossovers]\nrefine = true\n")
     database = folder / "toy.db"
     listed = 2 * len(SHAPES) * (TRIALS + 1)
-    for count in (listed, listed + 3, listed + 12):
+    for count in (listed, listed + 8):
         process = start(folder)
         while len(rows(database)) <= count and process.poll() is None:
             time.sleep(0.005)
@@ -149,7 +148,7 @@ def test_ctrl_c_stops_after_the_current_measurement(folder: Path) -> None:
     while len(rows(folder / "toy.db")) < 3 and process.poll() is None:
         time.sleep(0.005)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    assert process.wait(120) == 130
     assert 3 <= len(rows(folder / "toy.db")) < len(CELLS) * (TRIALS + 1)
     assert start(folder).wait(120) == 0
     assert len(rows(folder / "toy.db")) == len(CELLS) * (TRIALS + 1)

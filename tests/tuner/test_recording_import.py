@@ -17,7 +17,7 @@ from megatune_tuner.recordings import recording
 
 @pytest.fixture(scope="module")
 def shipped() -> Recording:
-    return recording("kimi-k3-h200")
+    return recording("reduction-h200x2")
 
 
 @pytest.mark.parametrize("provenance", [Provenance.REPLAYED, Provenance.MEASURED])

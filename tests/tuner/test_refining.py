@@ -186,8 +186,7 @@ class KilledRunner(ToyRunner):
         self.left -= 1
 
 
-@pytest.mark.parametrize("needs_artifacts", [False, True])
-@pytest.mark.parametrize("answers", [2, 9])
+@pytest.mark.parametrize(("answers", "needs_artifacts"), [(3, True), (9, False)])
 def test_killed_anywhere_it_goes_on_and_repeats_nothing(
     database: Database, tmp_path: Path, answers: int, needs_artifacts: bool
 ) -> None:
