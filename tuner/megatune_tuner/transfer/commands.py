@@ -95,7 +95,10 @@ def measure(
     ] = 0,
     check: Annotated[bool, typer.Option("--check", help="Say what is in the bundle, and measure nothing.")] = False,
 ) -> None:
-    """Measure a bundle with the Megatune that is inside it, or go on with it; the same as `python BUNDLE`."""
+    """Measure a bundle with the Megatune that is inside it, or go on with it; the same as `python BUNDLE`.
+
+    A bundle is a program: run those of people whose programs you would run.
+    """
     from megatune_tuner.transfer.bundle import read_bundle
 
     # Nothing of it runs before all of it is known to be what was packed.
