@@ -114,10 +114,13 @@ def browser() -> Iterator[Browser]:
             opened.close()
 
 
-def settled(page: Page, timeout_s: float = 30) -> None:
-    """Wait until the page's script has run and the browser has painted what it made."""
+def settled(page: Page, timeout_s: float = 30, *, look_every_ms: int | None = None) -> None:
+    """Wait until the page's script has run and the browser has painted what it made.
+
+    :param look_every_ms: None: with every frame, to take the time; the browser then paints all the while.
+    """
     # Asked with every frame: selectors are looked for twice a second once they were not there at first.
-    page.wait_for_function(SETTLED_JS, timeout=timeout_s * 1000)
+    page.wait_for_function(SETTLED_JS, timeout=timeout_s * 1000, polling=look_every_ms or "raf")
     page.evaluate(DRAWN_JS)
 
 

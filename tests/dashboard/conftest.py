@@ -18,6 +18,7 @@ from megatune_dashboard.app.people import Role
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+    from playwright.sync_api import Page
     from streamlit.testing.v1 import AppTest
 
 SCREENSHOTS = "MEGATUNE_SCREENSHOTS"
@@ -81,6 +82,15 @@ def chromium(needs_chromium: None) -> Iterator[Browser]:
     """A real browser."""
     with browsing.browser() as opened:
         yield opened
+
+
+@pytest.fixture
+def page(chromium: Browser) -> Iterator[Page]:
+    """An empty window of a browser that knows nothing yet."""
+    # Nobody watches: what moves costs a core while it does.
+    context = chromium.new_context(viewport={"width": 1280, "height": 1000}, reduced_motion="reduce")
+    yield context.new_page()
+    context.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import campaign_examples
 import pictures
-import pytest
+from pictures import LOOK_MS
+from pictures import go
+from pictures import settled
 
 from megatune_dashboard import browsing
 from megatune_db import queries
@@ -17,11 +18,10 @@ from megatune_db.records import CampaignState
 from megatune_db.session import open_database
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
     from playwright.sync_api import Page
 
 CROSSOVER = re.compile("crossover (of )?full_fanout")
-WINDOWS = {"1280": (1280, 900), "390": (390, 844)}
+WINDOWS = ((1280, 900), (390, 844))
 PICTURES = {
     "campaigns": "",
     "explore": "explore?operator=reduction&predicted=true",
@@ -35,19 +35,6 @@ PICTURES = {
     "exports-none": "exports",
     "health": "health",
 }
-
-
-@pytest.fixture
-def page(chromium: Browser) -> Iterator[Page]:
-    context = chromium.new_context(viewport={"width": 1280, "height": 1000})
-    yield context.new_page()
-    context.close()
-
-
-def go(page: Page, address: str) -> None:
-    page.goto(address)
-    page.get_by_role("heading", level=1).wait_for()
-    browsing.settled(page)
 
 
 def trials(page: Page) -> int:
@@ -70,7 +57,9 @@ def test_from_nothing_to_a_campaign_that_stops(page: Page, tmp_path: Path, scree
             page.get_by_text(f"Process {process.pid} measures into this database.").wait_for()
             before = trials(page)
             page.wait_for_function(
-                "before => parseInt(document.body.innerText.match(/(\\d+) trials, about/)[1]) > before", arg=before
+                "before => parseInt(document.body.innerText.match(/(\\d+) trials, about/)[1]) > before",
+                arg=before,
+                polling=LOOK_MS,
             )
             page.screenshot(path=screenshots / "running.png")
             page.get_by_role("button", name="Stop", exact=True).click()
@@ -95,7 +84,7 @@ def test_a_filter_survives_a_reload_and_a_click_shows_samples(page: Page, served
     page.get_by_role("combobox", name="Operator").click()
     page.get_by_role("option", name="reduction").click()
     page.get_by_text(CROSSOVER).first.wait_for()
-    browsing.settled(page)
+    settled(page)
     assert "operator=reduction" in page.url
     page.reload()
     page.get_by_role("heading", level=1).wait_for()
@@ -109,12 +98,12 @@ def test_a_filter_survives_a_reload_and_a_click_shows_samples(page: Page, served
     box = points.nth(points.count() - 7).bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before)
+    page.wait_for_function("before => !document.body.innerText.includes(before)", arg=before, polling=LOOK_MS)
     assert "measurement=" in page.url
     chosen = page.url
     page.reload()
     page.get_by_text("the median of").first.wait_for()
-    browsing.settled(page)
+    settled(page)
     assert page.url == chosen
 
 
@@ -122,7 +111,7 @@ def test_every_table_downloads(page: Page, served_tuned: str, tmp_path: Path) ->
     for path in ("", "explore?part=All+points", "search?part=Coverage"):
         go(page, f"{served_tuned}/{path}")
         page.get_by_test_id("stDataFrame").first.wait_for()
-        browsing.settled(page)
+        settled(page)
         for button in page.get_by_role("button", name="Download CSV").all():
             with page.expect_download() as download:
                 button.click()
@@ -132,12 +121,7 @@ def test_every_table_downloads(page: Page, served_tuned: str, tmp_path: Path) ->
         assert page.get_by_role("button", name="Download CSV").count() == tables > 0
 
 
-@pytest.mark.parametrize("window", WINDOWS)
-def test_every_page_fits_its_window_and_asks_no_other_machine(
-    window: str, page: Page, served_tuned: str, screenshots: Path
-) -> None:
-    width, height = WINDOWS[window]
-    page.set_viewport_size({"width": width, "height": height})
+def test_every_page_fits_its_window_and_asks_no_other_machine(page: Page, served_tuned: str, screenshots: Path) -> None:
     problems: list[str] = []
     asked: list[str] = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -145,7 +129,9 @@ def test_every_page_fits_its_window_and_asks_no_other_machine(
     for name, path in PICTURES.items():
         go(page, f"{served_tuned}/{path}")
         assert page.get_by_text("fault of the program").count() == 0
-        pictures.in_both_schemes(page, screenshots, name)
+        for width, height in WINDOWS:
+            page.set_viewport_size({"width": width, "height": height})
+            pictures.in_both_schemes(page, screenshots, name)
     assert not problems
     assert len(asked) > len(PICTURES)
     assert not [url for url in asked if not url.startswith((served_tuned, "data:", "blob:"))]

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING
 import pictures
 import pytest
 import review_examples
+from pictures import LOOK_MS
+from pictures import go
+from pictures import settled
 from review_examples import MARKUP
 from review_examples import Example
 
@@ -19,7 +22,6 @@ from megatune_db import queries
 from megatune_db.session import open_database
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
     from playwright.sync_api import Locator
     from playwright.sync_api import Page
 
@@ -37,16 +39,10 @@ def address(example: Example) -> Iterator[str]:
         yield found
 
 
-def go(page: Page, address: str) -> None:
-    page.goto(address)
-    page.get_by_role("heading", level=1).wait_for()
-    browsing.settled(page)
-
-
 def press(page: Page, name: str, then: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
     page.get_by_text(then).first.wait_for()
-    browsing.settled(page)
+    settled(page)
 
 
 def visible_tables(page: Page) -> list[Locator]:
@@ -54,10 +50,9 @@ def visible_tables(page: Page) -> list[Locator]:
 
 
 def test_from_the_difference_to_the_roll_back(
-    chromium: Browser, example: Example, address: str, tmp_path: Path, screenshots: Path
+    page: Page, example: Example, address: str, tmp_path: Path, screenshots: Path
 ) -> None:
-    context = chromium.new_context(viewport={"width": 1280, "height": 1600}, accept_downloads=True)
-    page = context.new_page()
+    page.set_viewport_size({"width": 1280, "height": 1600})
     go(page, f"{address}/plans")
     assert example.draft in page.get_by_text("digest").first.inner_text()
     page.get_by_text("9.17 to 8.23 µs").wait_for()
@@ -72,6 +67,7 @@ def test_from_the_difference_to_the_roll_back(
         "count => [...document.querySelectorAll('[data-testid=stDataFrame]')]"
         ".filter(each => each.checkVisibility()).length > count",
         arg=before,
+        polling=LOOK_MS,
     )
     pictures.picture(page, screenshots / "plan-review.png")
 
@@ -113,15 +109,13 @@ def test_from_the_difference_to_the_roll_back(
     ]
     assert serving is not None
     assert serving.digest == example.serving
-    context.close()
 
 
-def test_markup_in_names_and_comments_stays_text(chromium: Browser, example: Example, address: str) -> None:
+def test_markup_in_names_and_comments_stays_text(page: Page, example: Example, address: str) -> None:
     review_examples.add_strange(example)
     with open_database(example.path, read_only=True) as database, database.session() as session:
         digests = {row.name: row.digest for row in queries.plan_summaries(session)}
-    context = chromium.new_context(viewport={"width": 1280, "height": 1600})
-    page = context.new_page()
+    page.set_viewport_size({"width": 1280, "height": 1600})
     alarms: list[str] = []
     page.on("dialog", lambda dialog: (alarms.append(dialog.message), dialog.dismiss()))  # type: ignore[func-returns-value]
     for path in ("plans", "exports"):
@@ -138,15 +132,11 @@ def test_markup_in_names_and_comments_stays_text(chromium: Browser, example: Exa
         page.get_by_text("This program cannot read the plan").wait_for()
         assert "Traceback" not in page.content()
     assert alarms == []
-    context.close()
 
 
-def test_pages_fit_the_window(chromium: Browser, address: str, screenshots: Path) -> None:
-    context = chromium.new_context()
-    page = context.new_page()
-    for width in WIDTHS:
-        page.set_viewport_size({"width": width, "height": 900})
-        for path in ("plans", "exports"):
-            go(page, f"{address}/{path}")
+def test_pages_fit_the_window(page: Page, address: str, screenshots: Path) -> None:
+    for path in ("plans", "exports"):
+        go(page, f"{address}/{path}")
+        for width in WIDTHS:
+            page.set_viewport_size({"width": width, "height": 900})
             pictures.in_both_schemes(page, screenshots, path)
-    context.close()
