@@ -105,12 +105,16 @@ def copy(source: Where, target: Where) -> Copied:
     if found is None:
         raise EmptyDatabaseError(f"{from_.location} holds no megatune tables: there is nothing to copy")
     schema.check_known(from_, found)
-    if to.look(write=True) and schema.revision(to) is not None:
-        raise DatabaseError(f"{to.location} is in use already: copy into a new database")
+    in_use = DatabaseError(f"{to.location} is in use already: copy into a new database")
+    if to.look(write=True) and schema.revision(to) not in (None, found):
+        raise in_use
     schema.create(to, found)
     reading = from_.engine(read_only=True, pooled=False)
     try:
         with reading.connect() as old, to.migrating() as new:
+            # Tables without a row are what an interrupted copy leaves; of two copies at once the second one waits here.
+            if any(new.execute(select(table).limit(1)).first() for table in _tables(new)):
+                raise in_use
             from_.hold_still(old)
             rows = sum(_copy_table(old, new, table) for table in _tables(old))
     finally:

@@ -18,6 +18,7 @@ from db_examples import put_examples
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import IntegrityError
 
+from megatune_db import backup
 from megatune_db import connection
 from megatune_db import models
 from megatune_db import queries
@@ -25,6 +26,7 @@ from megatune_db import schema
 from megatune_db import store
 from megatune_db.backend import VERSION_TABLE
 from megatune_db.backend import backend_at
+from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseFullError
 from megatune_db.errors import DatabaseLockedError
 from megatune_db.errors import NewerSchemaError
@@ -288,6 +290,22 @@ def test_an_upgrade_leaves_one_plan_in_service(empty_url: str, tmp_path: Path) -
         replaced = queries.replaced_plan(session, "p2")
         assert replaced is not None
         assert replaced.digest == "p0"
+
+
+def test_a_copy_that_was_interrupted_is_made_again_and_nothing_is_copied_twice(
+    empty_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source.db"
+    with open_database(source) as opened, opened.session() as session:
+        put_examples(session)
+        store.add_measurement(session, measured(0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_copy_table", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            backup.copy(source, empty_url)
+    assert backup.copy(source, empty_url).rows == 11
+    with pytest.raises(DatabaseError, match="is in use already: copy into a new database"):
+        backup.copy(source, empty_url)
 
 
 def test_every_revision_has_its_assets() -> None:
