@@ -54,8 +54,16 @@ def campaign(
     budget: str = "trials = 12",
     more: str = "",
     recording: Path | None = None,
+    studies: bool | None = False,
 ) -> Campaign:
-    text = f'name = "{name}"\ntokens = {list(tokens)}\n{more}\n'
+    """A campaign over the toy.
+
+    :param studies: whether it writes Optuna's, which takes as long as all the rest; None: as campaigns do by default.
+    """
+    text = f'name = "{name}"\ntokens = {list(tokens)}\n'
+    if studies is not None and "sampler.studies" not in more:
+        text += f"sampler.studies = {str(studies).lower()}\n"
+    text += f"{more}\n"
     for n, k in shapes:
         text += f'[[shapes]]\noperator = "toy"\nn = {n}\nk = {k}\n'
     text += f"[budget]\n{budget}\n"

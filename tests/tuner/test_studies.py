@@ -59,7 +59,7 @@ def check(database: Database) -> None:
 
 
 def test_a_campaign_writes_its_studies_beside_its_rows(database: Database) -> None:
-    declared = campaign(tokens=(1, 32), more="[sampler]\nstudies = true")
+    declared = campaign(tokens=(1, 32), studies=True)
     run_campaign(declared, ToyRunner(outcome), database)
     check(database)
     names = {study.study_name for study in database.optuna_storage().get_all_studies()}
@@ -70,7 +70,7 @@ def test_a_campaign_writes_its_studies_beside_its_rows(database: Database) -> No
 
 
 def test_studies_are_rebuilt_from_rows_alone(database: Database) -> None:
-    declared = campaign(tokens=(1, 32), more="[sampler]\nstudies = false")
+    declared = campaign(tokens=(1, 32), studies=False)
     run_campaign(declared, ToyRunner(outcome), database)
     assert database.optuna_storage().get_all_studies() == []
     assert write_studies(database, "toy", SPACES) == 2
@@ -78,15 +78,15 @@ def test_studies_are_rebuilt_from_rows_alone(database: Database) -> None:
 
 
 def test_writing_again_replaces(database: Database) -> None:
-    run_campaign(campaign(tokens=(1, 32), more="[sampler]\nstudies = true"), ToyRunner(outcome), database)
-    more = campaign(tokens=(1, 32), budget="trials = 20", more="[sampler]\nstudies = true")
+    run_campaign(campaign(tokens=(1, 32), studies=True), ToyRunner(outcome), database)
+    more = campaign(tokens=(1, 32), budget="trials = 20", studies=True)
     run_campaign(more, ToyRunner(outcome), database)
     check(database)
     assert len(database.optuna_storage().get_all_studies()) == 2
 
 
 def test_a_replay_leaves_studies_out_unless_asked(database: Database) -> None:
-    assert campaign().writes_studies
-    assert not campaign(recording=Path("x.parquet")).writes_studies
-    assert campaign(recording=Path("x.parquet"), more="[sampler]\nstudies = true").writes_studies
+    assert campaign(studies=None).writes_studies
+    assert not campaign(recording=Path("x.parquet"), studies=None).writes_studies
+    assert campaign(recording=Path("x.parquet"), studies=True).writes_studies
     assert write_studies(database, "unknown", SPACES) == 0
