@@ -74,6 +74,7 @@ def import_(
     as_json: JsonOption = False,
 ) -> None:
     """Take in what other projects found. Campaigns try it first; no plan counts on it until it was measured here."""
+    from megatune_db.dialects import wait_for_imports
     from megatune_db.session import open_database
     from megatune_kernels.errors import MegatuneError
     from megatune_tuner.interchange.importing import Imported
@@ -84,6 +85,7 @@ def import_(
     place = _place(operator, shape, tokens, variant, dtype, world, regime)
     done = Imported()
     with open_database(db) as database, database.session() as session:
+        wait_for_imports(session)
         chosen: list[Path | None] = [*files] if files else [None]
         for file in chosen:
             one = _import(session, kind, file, place)

@@ -25,6 +25,9 @@ WRITER = 1
 REVIEW = 2
 """Second key of the lock that a review holds to the end of its transaction."""
 
+IMPORT = 3
+"""Second key of the lock that an import holds to the end of its transaction."""
+
 
 def on_postgres(session: Session) -> bool:
     """Whether the session is PostgreSQL's, and not SQLite's."""
@@ -39,6 +42,14 @@ def insert(session: Session, table: type[models.Base]) -> Insert:
 def review_lock() -> TextClause:
     """On PostgreSQL, a statement that waits until no other review is in its transaction; SQLite has one writer."""
     return text(f"SELECT pg_advisory_xact_lock({LOCKS}, {REVIEW})")
+
+
+def wait_for_imports(session: Session) -> None:
+    """On PostgreSQL, wait until no other import is in its transaction: two that put in the same rows, each in an order
+    of its own, would wait for each other for ever, and the server would end one. SQLite has one writer.
+    """
+    if on_postgres(session):
+        session.execute(text(f"SELECT pg_advisory_xact_lock({LOCKS}, {IMPORT})"))
 
 
 def least(session: Session, query: Any, value: Any, keys: Sequence[Any], tie: Any) -> Select[*tuple[Any, ...]]:

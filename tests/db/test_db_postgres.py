@@ -6,6 +6,7 @@ import logging
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from megatune_db import queries
 from megatune_db import store
+from megatune_db.dialects import wait_for_imports
 from megatune_db.embedded import EmbeddedServer
 from megatune_db.errors import DatabaseError
 from megatune_db.errors import DatabaseFullError
@@ -38,6 +40,7 @@ from tests.postgres import Databases
 SECRET = "s3cr3t"
 CONFIRM = """
 import sys
+import threading
 from megatune_db.session import open_database
 with open_database(sys.argv[1], read_only=True) as database, database.session() as session:
     pass
@@ -320,3 +323,28 @@ def test_a_server_ends_with_the_process_that_started_it() -> None:
         assert time.monotonic() < deadline, "the server outlives the process that started it"
         time.sleep(0.02)
     shutil.rmtree(folder)
+
+
+def test_imports_of_the_same_in_another_order_take_turns(postgres: Database) -> None:
+    def prior(name: str) -> store.PriorFields:
+        return {"digest": name, "format": "x", "source": "x", "place": {}, "tokens": 1, "entry": {}, "reason": ""}
+
+    begun = threading.Event()
+    counts: list[int] = []
+
+    def other() -> None:
+        with postgres.session() as session:
+            wait_for_imports(session)
+            counts.append(store.put_priors(session, [prior("b")]))
+            begun.set()
+            counts.append(store.put_priors(session, [prior("a")]))
+
+    thread = threading.Thread(target=other)
+    with postgres.session() as session:
+        wait_for_imports(session)
+        assert store.put_priors(session, [prior("a")]) == 1
+        thread.start()
+        assert not begun.wait(0.5)
+        assert store.put_priors(session, [prior("b")]) == 1
+    thread.join()
+    assert counts == [0, 0]

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from megatune_db import store
+from megatune_db.dialects import wait_for_imports
 from megatune_db.queries import campaign
 from megatune_db.queries import trials
 from megatune_db.records import CampaignState
@@ -43,6 +44,7 @@ def ingest(session: Session, result: Result) -> Ingested:
     Measurements keep target, artifacts, revision, regime, provenance and samples; finalists stay paired. What was
     measured there before stays as it is.
     """
+    wait_for_imports(session)
     header = result.header
     target = header.target
     stored = target.to_dict()
