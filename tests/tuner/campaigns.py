@@ -60,13 +60,12 @@ def campaign(
 
     :param studies: whether it writes Optuna's, which takes as long as all the rest; None: as campaigns do by default.
     """
-    text = f'name = "{name}"\ntokens = {list(tokens)}\n'
-    if studies is not None and "sampler.studies" not in more:
-        text += f"sampler.studies = {str(studies).lower()}\n"
-    text += f"{more}\n"
+    text = f'name = "{name}"\ntokens = {list(tokens)}\n{more}\n'
     for n, k in shapes:
         text += f'[[shapes]]\noperator = "toy"\nn = {n}\nk = {k}\n'
     text += f"[budget]\n{budget}\n"
+    if studies is not None and "sampler" not in more:
+        text += f"[sampler]\nstudies = {str(studies).lower()}\n"
     if recording is not None:
         text += f'[runner]\nkind = "replay"\nrecording = "{recording}"\n'
     return parse_campaign(text, source=f"{name}.toml")
