@@ -24,6 +24,8 @@ WRITER = 1
 """Second key of the lock that a campaign holds."""
 REVIEW = 2
 """Second key of the lock that a review holds to the end of its transaction."""
+STUDIES = 3
+"""Second key of the lock under which Optuna's tables are made."""
 
 IMPORT = 3
 """Second key of the lock that an import holds to the end of its transaction."""

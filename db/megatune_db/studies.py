@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from sqlalchemy import inspect
 
 from megatune_db.backend import Backend
+from megatune_db.dialects import LOCKS
+from megatune_db.dialects import STUDIES
 from megatune_db.errors import NewerSchemaError
 from megatune_db.errors import OlderSchemaError
 
@@ -21,7 +25,8 @@ def open_storage(backend: Backend) -> RDBStorage:
     :raises NewerSchemaError: when a newer one did.
     """
     where = backend.location
-    storage = _storage(backend, create=True)
+    with _alone(backend):
+        storage = _storage(backend, create=True)
     try:
         _check(storage, backend)
         if storage.get_current_version() != storage.get_head_version():
@@ -68,6 +73,21 @@ def close(storage: RDBStorage) -> None:
     """Close the storage's connections."""
     storage.remove_session()
     storage.engine.dispose()
+
+
+@contextlib.contextmanager
+def _alone(backend: Backend) -> Iterator[None]:
+    """Of several campaigns that make Optuna's tables at once on a server, one does and the others find them there."""
+    if backend.location.is_file:
+        yield
+        return
+    engine = backend.engine(pooled=False)
+    try:
+        with engine.connect() as opened, opened.begin():
+            opened.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCKS}, {STUDIES})")
+            yield
+    finally:
+        engine.dispose()
 
 
 def _storage(backend: Backend, *, create: bool, upgrading: bool = False) -> RDBStorage:

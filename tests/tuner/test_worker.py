@@ -70,6 +70,8 @@ class Notes(Progress):
 class Threads(Engine):
     """Several workers in this process, each with a runner of its own."""
 
+    rings = True
+
     def __init__(self, *runners: ToyRunner, lease_s: float = 30.0, leak_bytes: int | None = None) -> None:
         self.ahead = 16 * len(runners)
         self._runners = runners

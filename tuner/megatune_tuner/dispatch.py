@@ -35,8 +35,9 @@ from megatune_tuner.measuring import Builds
 from megatune_tuner.measuring import Job
 from megatune_tuner.transactions import Transactions
 
+FIRST_LOOK_S = 0.01
 LOOK_S = 0.1
-"""How often a wait looks for results of other processes, and whether it should end."""
+"""How often a wait looks for results of other processes, and whether it should end: less often while nothing comes."""
 SWEEP_S = 2.0
 """How often leases are looked through for lost ones."""
 
@@ -115,16 +116,18 @@ class Dispatch:
         :raises Exception: what ended measuring for good.
         """
         waiting = [work for work in works if work.answer is None]
+        look_s = FIRST_LOOK_S
         while waiting:
-            rang = self._delivered.count
+            rang, before = self._delivered.count, len(self._open)
             self._look()
             waiting = [work for work in waiting if work.answer is None]
             if not waiting:
                 break
             if until():
                 return False
+            look_s = FIRST_LOOK_S if len(self._open) < before else min(2 * look_s, LOOK_S)
             needed = 1 if self._building or self.prompt else len(waiting)
-            self._delivered.wait(rang + needed, LOOK_S)
+            self._delivered.wait(rang + needed, LOOK_S if self._engine.rings else look_s)
         return True
 
     def settle(self, works: Iterable[Work]) -> None:

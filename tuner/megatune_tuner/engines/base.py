@@ -36,6 +36,8 @@ class Engine(ABC):
 
     ahead: int = 0
     """Jobs that should wait for workers, so that none of them waits for a job."""
+    rings: bool = False
+    """Whether results are delivered in this process, which then hears of them at once."""
 
     def launch(self) -> None:  # noqa: B027 - most have nothing to do
         """Start what can work before anything is known of the target."""

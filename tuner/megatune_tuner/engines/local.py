@@ -20,6 +20,8 @@ from megatune_tuner.worker import Worker
 class LocalEngine(Engine):
     """A thread that measures on a runner; the runner has processes of its own where a config can do harm."""
 
+    rings = True
+
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._stopped = False

@@ -94,7 +94,7 @@ class RayEngine(Engine):
         except BaseException:
             self.close()
             raise
-        self.ahead = 2 * LEAST_A_TURN * self._workers if self._workers > 1 else 0
+        self.ahead = 2 * LEAST_A_TURN * self._workers
 
     def launch(self) -> None:
         self._members = [self._member(0) for _ in range(self._workers)]

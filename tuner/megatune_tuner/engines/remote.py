@@ -41,7 +41,7 @@ class RemoteEngine(Engine):
 
     def __init__(self, workers: int) -> None:
         # A worker takes what is left of one turn, whose operands it has; so there is a turn for each, and the next.
-        self.ahead = 2 * LEAST_A_TURN * workers if workers > 1 else 0
+        self.ahead = 2 * LEAST_A_TURN * workers
 
     def start(self, site: Site) -> None:
         """Nothing: workers find the campaign."""
