@@ -322,7 +322,7 @@ def test_campaigns_share_a_server(own_server: EmbeddedServer) -> None:
 
     def run(name: str) -> None:
         with open_database(own_server.url()) as database:
-            found[name] = run_campaign(campaign(name=name, tokens=[1, 4]), ToyRunner(), database)
+            found[name] = run_campaign(campaign(name=name, tokens=[1, 4], studies=True), ToyRunner(), database)
 
     open_database(own_server.url()).close()
     threads = [threading.Thread(target=run, args=(name,)) for name in ("one", "other")]
