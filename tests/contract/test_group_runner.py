@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -278,7 +279,14 @@ runner.measure(request(sys.argv[1]))
 @pytest.mark.parametrize("variant", ["stall", "hang"])
 def test_an_interrupted_coordinator_leaves_no_process(variant: str, how: signal.Signals) -> None:
     command = [sys.executable, "-c", COORDINATOR, variant]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as coordinator:
+    # Tests that run in the background of a shell ignore the interrupt, and what they start would too.
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    ) as coordinator:
         assert coordinator.stdout is not None
         ranks = [int(pid) for pid in coordinator.stdout.readline().split()]
         assert len(ranks) == WORLD
