@@ -57,7 +57,7 @@ class Made(NamedTuple):
 
 
 def megatune(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(each) for each in arguments])
+    return CliRunner(env={"COLUMNS": "200"}).invoke(app, [str(each) for each in arguments])
 
 
 def report(result: Result) -> dict[str, Any]:
