@@ -217,6 +217,23 @@ def test_a_slow_worker_keeps_its_lease(database: Database) -> None:
     assert set(expired) == {0}
 
 
+def test_a_worker_that_is_stopped_keeps_no_lease(database: Database) -> None:
+    stop = Stop()
+
+    def outcome(request: Request) -> Status:
+        # The next job is taken with this one's delivery, and the stop comes before it is measured.
+        if len(runner.requests) == 5:
+            threading.Timer(0.0, stop.request).start()
+        return Status.OK
+
+    runner = ToyRunner(outcome)
+    summary = run_campaign(campaign(budget="trials = 100"), runner, database, stop=stop)
+    assert summary.interrupted
+    with database.session() as session:
+        assert leases.holders(session, 1) == {}
+    assert run_campaign(campaign(budget="trials = 100"), runner, database).state is CampaignState.FINISHED
+
+
 def test_a_worker_that_leaks_is_replaced(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [100 * 2**20]
     monkeypatch.setattr("megatune_tuner.worker.resident_bytes", lambda: taken[0])

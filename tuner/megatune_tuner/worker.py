@@ -109,19 +109,19 @@ class Worker:
 
     def _run(self, stops: Callable[[], bool]) -> str:
         lease: Lease | None = None
-        while not stops():
+        while True:
             lease = lease or self._wait(stops)
             if lease is None:
                 return STOPPED if stops() else IDLE
             if stops():
+                # It was taken with the last delivery.
                 self._give_back(lease)
-                break
+                return STOPPED
             measurements = self._measure(lease)
             leaks = self._leaks()
             lease = self._deliver(lease, measurements, another=not (stops() or leaks))
             if leaks:
                 return LEAKED
-        return STOPPED
 
     def _register(self, session: Session) -> int:
         put_target(session, self._runner.target)
