@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from collections.abc import Mapping
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC
 from datetime import datetime
 
@@ -53,6 +52,10 @@ from megatune_tuner.reasons import CROSSOVER as CROSSOVER
 from megatune_tuner.reasons import FINALIST as FINALIST
 from megatune_tuner.reasons import INCUMBENT as INCUMBENT
 from megatune_tuner.reasons import KNOWN as KNOWN
+from megatune_tuner.rows import put_artifact
+from megatune_tuner.rows import put_config
+from megatune_tuner.rows import put_target
+from megatune_tuner.rows import put_workload
 from megatune_tuner.transactions import Transactions
 
 
@@ -87,7 +90,7 @@ class Ledger:
         def write(session: Session) -> int:
             put_target(session, target)
             for workload in declared.workloads():
-                _put_workload(session, workload)
+                put_workload(session, workload)
             return store.put_campaign(
                 session,
                 name=declared.name,
@@ -108,7 +111,7 @@ class Ledger:
 
     def put_workload(self, workload: Workload) -> None:
         """A workload beside those that the campaign lists."""
-        self._transactions.write(lambda session: _put_workload(session, workload))
+        self._transactions.write(lambda session: put_workload(session, workload))
 
     def begin(self, spaces: Mapping[Workload, Space]) -> None:
         """The campaign runs from now on, on the way that it had begun; a new way begins where it had ended.
@@ -293,7 +296,7 @@ class Ledger:
         """The id of a workload that was put; kept, because rows of workloads stay."""
         found = self._workloads.get(workload)
         if found is None:
-            found = self._workloads[workload] = _put_workload(session, workload)
+            found = self._workloads[workload] = put_workload(session, workload)
         return found
 
     def put_config(self, session: Session, workload: Workload, config: Config, space: Space) -> int:
@@ -303,32 +306,15 @@ class Ledger:
         if key not in self._configs:
             variant = space.by_variant.get(config.variant)
             changes = any(parameter.changes_bits for parameter in variant.parameters) if variant is not None else None
-            self._configs[key] = store.put_config(
-                session,
-                digest=config.digest,
-                operator=workload.operator,
-                variant=config.variant,
-                params=config.params,
-                changes_bits=changes,
-            )
+            self._configs[key] = put_config(session, workload, config, changes_bits=changes)
         return self._configs[key]
 
     def put_artifacts(self, session: Session, artifacts: Sequence[Artifact]) -> None:
         """What is worth knowing of artifacts that are to be measured."""
         for artifact in artifacts:
-            if artifact.key in self._artifacts:
-                continue
-            store.put_artifact(
-                session,
-                key=artifact.key,
-                arch=artifact.arch,
-                entry=artifact.entry,
-                registers=artifact.registers,
-                local_bytes=artifact.local_bytes,
-                cubin_bytes=len(artifact.cubin),
-                dsl=self._target.toolchain.dsl,
-            )
-            self._artifacts.add(artifact.key)
+            if artifact.key not in self._artifacts:
+                put_artifact(session, artifact, self._target)
+                self._artifacts.add(artifact.key)
 
     def forget(self) -> None:
         """A transaction was rolled back: what it put may not be there."""
@@ -358,17 +344,6 @@ class Ledger:
             for rows in sessions
             if {row.measurement.revision for row in rows if row.measurement.artifact} == {revision}
         ]
-
-
-def put_target(session: Session, target: Target) -> None:
-    """What is measured on."""
-    store.put_target(
-        session, digest=target.digest, hardware=asdict(target.hardware), toolchain=asdict(target.toolchain)
-    )
-
-
-def _put_workload(session: Session, workload: Workload) -> int:
-    return store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
 
 
 def _now() -> datetime:

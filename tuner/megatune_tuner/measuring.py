@@ -129,19 +129,8 @@ class Builds:
         built = next((each for each in (b.result() for b in job.builds) if each.status is not Status.OK), None)
         if built is None:
             return None
-        failed = Measurement(
-            workload=job.workload.digest,
-            config=job.config.digest,
-            target=self._bench.target.digest,
-            regime=self.regime,
-            stage=Stage.SEARCH,
-            status=built.status,
-            provenance=self._bench.provenance,
-            session=uuid.uuid4().hex,
-            measured_at=datetime.now(UTC).replace(tzinfo=None),
-            reason=built.reason,
-            compile_s=built.compile_s,
-        )
+        request = Request(job.workload, job.config, self.regime, compile_s=built.compile_s)
+        failed = not_built(request, built.status, built.reason, self._bench.target, self._bench.provenance)
         return _of_revision(failed, job)
 
 
@@ -189,6 +178,23 @@ def request(
     if len(artifacts) > 1 or operator(workload.operator).uses:
         return Request(workload, config, regime, None, compile_s, tuple(artifacts))
     return Request(workload, config, regime, next(iter(artifacts), None), compile_s, runs=runs)
+
+
+def not_built(request: Request, status: Status, reason: str, target: Target, provenance: Provenance) -> Measurement:
+    """The measurement of a config whose artifacts there are not, with what building them gave."""
+    return Measurement(
+        workload=request.workload.digest,
+        config=request.config.digest,
+        target=target.digest,
+        regime=request.regime,
+        stage=Stage.SEARCH,
+        status=status,
+        provenance=provenance,
+        session=uuid.uuid4().hex,
+        measured_at=datetime.now(UTC).replace(tzinfo=None),
+        reason=reason,
+        compile_s=request.compile_s,
+    )
 
 
 def _of_revision(measurement: Measurement, job: Job) -> Measurement:

@@ -16,6 +16,9 @@ from megatune_kernels.canonical import digest
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.recordings import Recording
+from megatune_tuner.rows import put_config
+from megatune_tuner.rows import put_target
+from megatune_tuner.rows import put_workload
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.replay import ReplayRunner
 
@@ -37,21 +40,14 @@ def import_recording(
     """
     workloads = recording.workloads if workloads is None else workloads
     target = recording.about.target
-    stored = target.to_dict()
-    store.put_target(session, digest=target.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
+    put_target(session, target)
     seen: set[tuple[str, str]] = set()
     for workload in workloads:
-        store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+        put_workload(session, workload)
         for config in recording.configs(workload):
             if (workload.operator, config.digest) not in seen:
                 seen.add((workload.operator, config.digest))
-                store.put_config(
-                    session,
-                    digest=config.digest,
-                    operator=workload.operator,
-                    variant=config.variant,
-                    params=config.params,
-                )
+                put_config(session, workload, config)
     rows = _measurements(recording, workloads)
     if provenance is not None:
         rows = (replace(measurement, provenance=provenance) for measurement in rows)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from dataclasses import dataclass
 from dataclasses import replace
 from functools import cache
@@ -19,6 +18,7 @@ from megatune_db.session import Database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.target import Target
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.doctor import visible_gpus
 from megatune_tuner.equipping import Equipment
@@ -28,6 +28,10 @@ from megatune_tuner.measuring import Meter
 from megatune_tuner.measuring import wait_for_builds
 from megatune_tuner.progress import Progress
 from megatune_tuner.recordings import recording
+from megatune_tuner.rows import put_artifact
+from megatune_tuner.rows import put_config
+from megatune_tuner.rows import put_target
+from megatune_tuner.rows import put_workload
 from megatune_tuner.stopping import Stop
 
 Batch = tuple[Workload, Sequence[Config]]
@@ -123,10 +127,7 @@ def remeasure(
     meter = Meter(runner, regime, with_.builder)
     if database is not None:
         with database.session() as session:
-            target = runner.target
-            store.put_target(
-                session, digest=target.digest, hardware=asdict(target.hardware), toolchain=asdict(target.toolchain)
-            )
+            put_target(session, runner.target)
     # The next batch is built while one is measured.
     ahead: dict[int, list[Job]] = {}
     found: list[Remeasured] = []
@@ -138,7 +139,7 @@ def remeasure(
         if not wait_for_builds(jobs, stop) or stop.requested:
             break
         results = _measured(meter, jobs)
-        found += _keep(database, runner.target.toolchain.dsl, workload, results)
+        found += _keep(database, runner.target, workload, results)
         best = min((each.median_us for _, each in results if each.median_us is not None), default=None)
         for _, measurement in results:
             progress.measured(workload, measurement.status, best)
@@ -154,31 +155,16 @@ def _measured(meter: Meter, jobs: Sequence[Job]) -> list[tuple[Job, Measurement]
 
 
 def _keep(
-    database: Database | None, dsl: str, workload: Workload, results: Sequence[tuple[Job, Measurement]]
+    database: Database | None, target: Target, workload: Workload, results: Sequence[tuple[Job, Measurement]]
 ) -> Iterator[Remeasured]:
     if database is None:
         yield from (Remeasured(workload, job.config, None, measurement) for job, measurement in results)
         return
     with database.session() as session:
-        store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+        put_workload(session, workload)
         for job, measurement in results:
-            store.put_config(
-                session,
-                digest=job.config.digest,
-                operator=workload.operator,
-                variant=job.config.variant,
-                params=job.config.params,
-            )
+            put_config(session, workload, job.config)
             for artifact in job.artifacts:
-                store.put_artifact(
-                    session,
-                    key=artifact.key,
-                    arch=artifact.arch,
-                    entry=artifact.entry,
-                    registers=artifact.registers,
-                    local_bytes=artifact.local_bytes,
-                    cubin_bytes=len(artifact.cubin),
-                    dsl=dsl,
-                )
+                put_artifact(session, artifact, target)
             row = store.add_measurement(session, measurement)
             yield Remeasured(workload, job.config, row, measurement)

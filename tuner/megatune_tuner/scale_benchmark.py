@@ -56,6 +56,7 @@ from megatune_tuner.cell import Cell
 from megatune_tuner.execution import run_on_workers
 from megatune_tuner.progress import Progress
 from megatune_tuner.recordings import shipped_recordings
+from megatune_tuner.rows import put_workload
 from megatune_tuner.search import turn_size
 
 WORKERS = (1, 4, 16)
@@ -161,9 +162,7 @@ class _Queue:
         self._target = f"made-up-{known}"
         self._workload = workload
         self._campaign_id = store.put_campaign(session, name=name, file_text=name, file_digest=name)
-        self._workload_id = store.put_workload(
-            session, digest=workload.digest, shape=workload.shape, **workload.to_dict()
-        )
+        self._workload_id = put_workload(session, workload)
         store.put_target(session, digest=self._target, hardware={}, toolchain={})
         term = election.elect(session, self._campaign_id)
         assert isinstance(term, Term)

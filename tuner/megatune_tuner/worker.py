@@ -25,9 +25,9 @@ from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_tuner.bell import Bell
-from megatune_tuner.ledger import put_target
 from megatune_tuner.measuring import request
 from megatune_tuner.memory import resident_bytes
+from megatune_tuner.rows import put_target
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
 from megatune_tuner.transactions import Transactions

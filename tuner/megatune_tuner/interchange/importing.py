@@ -41,6 +41,9 @@ from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
 from megatune_tuner.interchange.kernel_tuner import Entry
 from megatune_tuner.interchange.kernel_tuner import Tuning
+from megatune_tuner.rows import put_config
+from megatune_tuner.rows import put_target
+from megatune_tuner.rows import put_workload
 
 UNKNOWN = "unknown"
 EAGER = Regime("warm", "eager")
@@ -96,9 +99,8 @@ def import_tuning(session: Session, tuning: Tuning, kind: str, source: str, plac
         return _keep(session, ((Prior(kind, source, about, None, _plain(entry)), why) for entry in tuning.entries))
     workload = place.workload
     target = _target(tuning, kind, source, place)
-    stored = target.to_dict()
-    store.put_target(session, digest=target.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
-    store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+    put_target(session, target)
+    put_workload(session, workload)
     measurements: dict[str, Measurement] = {}
     others: list[tuple[Prior, str]] = []
     for entry in tuning.entries:
@@ -110,13 +112,7 @@ def import_tuning(session: Session, tuning: Tuning, kind: str, source: str, plac
             where = {**about, **workload.to_dict()}
             others.append((Prior(kind, source, where, workload.tokens, _plain(entry)), str(error)))
             continue
-        store.put_config(
-            session,
-            digest=config.digest,
-            operator=workload.operator,
-            variant=config.variant,
-            params=config.params,
-        )
+        put_config(session, workload, config)
         measurements.setdefault(config.digest, _measurement(entry, workload, config, target, place.regime, source))
     done = _keep(session, others)
     done.measurements = store.add_measurements(session, measurements.values())

@@ -20,6 +20,9 @@ from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import Target
 from megatune_kernels.target import architecture_of
+from megatune_tuner.rows import put_config
+from megatune_tuner.rows import put_target
+from megatune_tuner.rows import put_workload
 from megatune_tuner.transfer.result import Result
 from megatune_tuner.transfer.result import Taken
 
@@ -47,8 +50,7 @@ def ingest(session: Session, result: Result) -> Ingested:
     wait_for_imports(session)
     header = result.header
     target = header.target
-    stored = target.to_dict()
-    store.put_target(session, digest=target.digest, hardware=stored["hardware"], toolchain=stored["toolchain"])
+    put_target(session, target)
     for artifact in header.artifacts:
         store.put_artifact(session, **artifact, dsl=target.toolchain.dsl)
     taken = list(result.taken)
@@ -64,18 +66,12 @@ def _put_configs(session: Session, taken: Iterable[Taken], target: Target) -> No
     for one in taken:
         workload = one.workload
         if workload not in changing:
-            store.put_workload(session, digest=workload.digest, shape=workload.shape, **workload.to_dict())
+            put_workload(session, workload)
             changing[workload] = _changing_bits(workload, target)
         if (workload.operator, one.config.digest) not in done:
             done.add((workload.operator, one.config.digest))
-            store.put_config(
-                session,
-                digest=one.config.digest,
-                operator=workload.operator,
-                variant=one.config.variant,
-                params=one.config.params,
-                changes_bits=_changes_bits(workload, one.config, changing[workload]),
-            )
+            changes = _changes_bits(workload, one.config, changing[workload])
+            put_config(session, workload, one.config, changes_bits=changes)
 
 
 def _changing_bits(workload: Workload, target: Target) -> frozenset[str]:

@@ -10,19 +10,15 @@ import argparse
 import json
 import subprocess
 import sys
-import uuid
 from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import replace
-from datetime import UTC
-from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 
 from megatune_db.records import Measurement
-from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import operator
@@ -243,19 +239,8 @@ class _Measuring:
         return replace(found, target=self._target.digest, revision=revision)
 
     def _unbuilt(self, cell: PackedCell, request: Packed) -> Measurement:
-        return Measurement(
-            workload=cell.workload.digest,
-            config=request.config.digest,
-            target=self._target.digest,
-            regime=self._bundle.regime,
-            stage=Stage.SEARCH,
-            status=request.status,
-            provenance=self._runner.provenance,
-            session=uuid.uuid4().hex,
-            measured_at=datetime.now(UTC).replace(tzinfo=None),
-            reason=request.failure,
-            compile_s=request.compile_s,
-        )
+        asked = Request(cell.workload, request.config, self._bundle.regime, compile_s=request.compile_s)
+        return measuring.not_built(asked, request.status, request.failure, self._target, self._runner.provenance)
 
 
 def main(arguments: Sequence[str]) -> int:
