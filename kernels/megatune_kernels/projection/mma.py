@@ -77,7 +77,7 @@ def _copy_activations(
 
 
 @cute.jit
-def _multiply(sums: cute.Tensor, slot: Int32, own: Int32, kernel: cutlass.Constexpr) -> None:
+def multiply(sums: cute.Tensor, slot: Int32, own: Int32, kernel: cutlass.Constexpr) -> None:
     """sums[row tile][token tile][4] += one step; ``own`` is where this warp's weights lie in a tile."""
     for u in cutlass.range_constexpr(kernel.k_unroll):
         tile = slot + Int32(u * kernel.tile_bytes)
@@ -167,7 +167,7 @@ def _kernel(
             _copy_weights(landing + ahead + own, weights + at, row_bytes, row, weight_rows, kernel)
             _copy_activations(landing + ahead, activations + at, row_bytes, row, tokens, row_warp, kernel)
         cute.arch.cp_async_commit_group()
-        _multiply(sums, fragments + now, own, kernel)
+        multiply(sums, fragments + now, own, kernel)
         ahead = now
         now = now + kernel.stage_bytes
         if now == kernel.stages * kernel.stage_bytes:

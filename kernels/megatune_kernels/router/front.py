@@ -26,15 +26,14 @@ from megatune_kernels.projection.device import copy_async
 from megatune_kernels.projection.device import load_cluster
 from megatune_kernels.projection.device import load_shared
 from megatune_kernels.projection.device import load_shared4
-from megatune_kernels.projection.device import mma_16x8x16
 from megatune_kernels.projection.device import store_shared
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
-from megatune_kernels.projection.geometry import STREAM_BYTES
 from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.projection.geometry import TILE_TOKENS
 from megatune_kernels.projection.geometry import WARP
+from megatune_kernels.projection.mma import multiply
 from megatune_kernels.reduction.device import packed
 from megatune_kernels.reduction.device import send
 from megatune_kernels.reduction.device import store
@@ -84,25 +83,6 @@ def _copy(
                 place = tiles.piece(line * tiles.tiles_a_line, stream, ahead)
                 address = source + Int64(there) * (kernel.k * BF16_BYTES) + line * tiles.line_bytes
                 copy_async(slot + Int32(place), address, through_l1=False)
-
-
-@cute.jit
-def _multiply(sums: cute.Tensor, slot: Int32, kernel: cutlass.Constexpr) -> None:
-    """sums[row tile][token tile][4] += one stage."""
-    tiles = kernel.tiles
-    for u in cutlass.range_constexpr(tiles.k_unroll):
-        tile = slot + Int32(u * tiles.tile_bytes)
-        weights = [load_shared4(tile + Int32(i * STREAM_BYTES)) for i in range(2 * tiles.row_tiles)]
-        for j in cutlass.range_constexpr(tiles.token_tiles):
-            x = load_shared4(tile + Int32((tiles.weight_streams + j) * STREAM_BYTES))
-            for i in cutlass.range_constexpr(tiles.row_tiles):
-                place = (i * tiles.token_tiles + j) * 4
-                held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]
-                low, high = weights[2 * i], weights[2 * i + 1]
-                held = mma_16x8x16(held, [low[0], high[0], low[1], high[1]], [x[0], x[1]])
-                held = mma_16x8x16(held, [low[2], high[2], low[3], high[3]], [x[2], x[3]])
-                for e in cutlass.range_constexpr(4):
-                    sums[place + e] = held[e]
 
 
 @cute.jit
@@ -375,7 +355,7 @@ def _kernel(
                 landing + ahead, token_source + at, Int32(0), tokens, row, rank, streams, kernel.padded_tokens, kernel
             )
         cute.arch.cp_async_commit_group()
-        _multiply(sums, fragments + now, kernel)
+        multiply(sums, fragments + now, Int32(0), tiles)
         ahead = now
         now = now + tiles.stage_bytes
         if now == kernel.stages * tiles.stage_bytes:
