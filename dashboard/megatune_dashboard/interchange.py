@@ -13,6 +13,7 @@ import typer
 from megatune_db.location import ENVIRONMENT
 from megatune_db.location import Location
 from megatune_db.location import locate
+from megatune_planner.command_words import regime_of
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -157,7 +158,6 @@ def _place(
     regime: str,
 ) -> Place | None:
     """What the user says that the files are of; None where he says nothing."""
-    from megatune_db.records import Regime
     from megatune_kernels.errors import MegatuneError
     from megatune_kernels.operator import operator as operator_of
     from megatune_tuner.interchange.importing import Place
@@ -170,13 +170,7 @@ def _place(
         dims = {name.strip(): int(size) for name, _, size in (part.partition("=") for part in shape.split(","))}
     except ValueError:
         raise MegatuneError(f"--shape {shape}: write dims as in k=7168,n=6288") from None
-    try:
-        conditions = Regime.parse(regime)
-    except ValueError:
-        raise MegatuneError(
-            f"no such regime: {regime!r}; allowed: cold-graph, cold-eager, warm-graph, warm-eager"
-        ) from None
-    return Place(operator_of(operator).workload(dims, tokens, dtype, world), variant, conditions)
+    return Place(operator_of(operator).workload(dims, tokens, dtype, world), variant, regime_of(regime))
 
 
 @app.command("export-results", epilog="Example: megatune export-results --db tuned.db --format t4 --out results/")
@@ -193,7 +187,6 @@ def export_results(
 ) -> None:
     """Write measurements as Kernel Tuner's results or caches, a file for each workload and variant."""
     from megatune_db.records import Provenance
-    from megatune_db.records import Regime
     from megatune_db.session import open_database
     from megatune_kernels.errors import MegatuneError
     from megatune_kernels.errors import NothingMeasured
@@ -207,12 +200,7 @@ def export_results(
         found = find_target(session, target, [chosen])
         if found is None:
             raise NothingMeasured(f"{db} has nothing of provenance {chosen}")
-        try:
-            conditions = Regime.parse(regime)
-        except ValueError:
-            raise MegatuneError(
-                f"no such regime: {regime!r}; allowed: cold-graph, cold-eager, warm-graph, warm-eager"
-            ) from None
+        conditions = regime_of(regime)
         files = write(
             session,
             out,

@@ -20,7 +20,6 @@ error = 0.004
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,9 +28,9 @@ from typing import Annotated
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
-from pydantic import ValidationError
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.given_files import read_toml
 from megatune_planner.plan import OperatorPlan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rules import ContextError
@@ -71,17 +70,7 @@ class ContextErrors(BaseModel):
 
 def read_context_errors(path: Path) -> ContextErrors:
     """:raises MegatuneError: naming the file, when it cannot be read or is not as above."""
-    try:
-        found = ContextErrors.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise MegatuneError(f"cannot read {path}: {why}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise MegatuneError(f"{path}: not TOML: {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise MegatuneError(f"{path}: {where}: {first['msg']}") from None
+    found = read_toml(path, ContextErrors)
     seen = set()
     for each in found.errors:
         point = (each.whose, each.config, each.context_tokens)

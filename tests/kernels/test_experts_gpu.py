@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from covering import covering
 
 from megatune_db.records import Regime
 from megatune_db.records import Status
-from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_kernels.space import Config
-from megatune_kernels.target import Architecture
 from megatune_kernels.target import architecture
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.gpu import GpuRunner
@@ -39,27 +36,13 @@ def runner() -> Iterator[GpuRunner]:
         yield made
 
 
-def covering(workload: Workload, arch: Architecture) -> list[Config]:
-    """Legal configs, so that each value of each parameter of each variant is in one of them."""
-    order = list(EXPERTS.space(workload, arch).configs)
-    random.Random(0).shuffle(order)
-    seen: set[tuple[str, str, object]] = set()
-    chosen = []
-    for config in order:
-        values = {(config.variant, name, value) for name, value in config.items}
-        if not values <= seen:
-            seen |= values
-            chosen.append(config)
-    return chosen
-
-
 @pytest.mark.parametrize(("dims", "dtype", "tokens", "routing"), SHAPES)
 def test_every_value_of_every_parameter_gives_the_right_result(
     runner: GpuRunner, dims: dict[str, int], dtype: str, tokens: int, routing: str
 ) -> None:
     workload = EXPERTS.routed(EXPERTS.workload(dims, tokens, dtype), routing)
     arch = architecture(runner.target.hardware.arch)
-    configs = covering(workload, arch)
+    configs = covering(EXPERTS.space(workload, arch), seed=0)
     assert configs
     wrong = {}
     for config in configs:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from covering import covering
 
-from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
-from megatune_kernels.space import Config
+from megatune_kernels.space import Space
 from megatune_kernels.target import architecture
 
 pytestmark = pytest.mark.gpu
@@ -28,19 +27,6 @@ SHAPES = ((512, 3), (1440, 17), (7168, 1), (7168, 16), (3584, 70))
 """Width and tokens: some end within a tile, some take several rounds."""
 
 
-def covering(workload: Workload, variant: str) -> list[Config]:
-    """Legal configs of a variant, so that each value of each parameter is in one of them."""
-    order = [config for config in REDUCTION.space(workload, ARCH).configs if config.variant == variant]
-    random.Random(0).shuffle(order)
-    seen: set[tuple[str, object]] = set()
-    chosen = []
-    for config in order:
-        if not set(config.items) <= seen:
-            seen |= set(config.items)
-            chosen.append(config)
-    return chosen
-
-
 def stressed(variant: str, world: int, shapes: tuple[tuple[int, int], ...], launches: int, limit_s: float) -> list[Any]:
     """What was found of every job.
 
@@ -50,8 +36,8 @@ def stressed(variant: str, world: int, shapes: tuple[tuple[int, int], ...], laun
     jobs = []
     for width, tokens in shapes:
         workload = REDUCTION.workload({"width": width}, tokens, world=world)
-        configs = [*(c for c in REDUCTION.space(workload, ARCH).defaults() if c.variant == variant)]
-        for config in dict.fromkeys([*configs, *covering(workload, variant)]):
+        space = Space((REDUCTION.space(workload, ARCH).by_variant[variant],))
+        for config in dict.fromkeys([*space.defaults(), *covering(space, seed=0)]):
             jobs.append({"width": width, "tokens": tokens, "variant": variant, "params": config.params})
     script = Path(__file__).parent / "reduction_stress.py"
     process = subprocess.Popen(

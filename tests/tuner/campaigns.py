@@ -35,6 +35,7 @@ from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.compiling import Built
+from megatune_tuner.progress import Progress
 from megatune_tuner.recordings import read_recording
 from megatune_tuner.runners.base import Request
 from megatune_tuner.runners.base import Runner
@@ -44,6 +45,17 @@ from megatune_tuner.summary import Summary
 Outcome = Callable[[Request], Status]
 
 STOCK = Config.of("stock", {}).digest
+
+
+class Notes(Progress):
+    """Keeps what people would be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
 
 
 def campaign(

@@ -13,6 +13,7 @@ from time import sleep
 from types import SimpleNamespace
 
 import pytest
+from campaigns import Notes
 from campaigns import ToyBuilder
 from campaigns import ToyRunner
 from campaigns import campaign
@@ -225,15 +226,6 @@ def test_nothing_that_works_is_an_error_of_its_own(database: Database) -> None:
         row = campaign_row(session, "toy")
     assert row is not None
     assert row.state is CampaignState.FINISHED
-
-
-class Notes(Progress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 def test_a_baseline_that_fails_is_said_aloud(database: Database) -> None:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from campaigns import Notes
 from campaigns import ToyBuilder
 from campaigns import ToyRunner
 from campaigns import campaign
@@ -56,15 +57,6 @@ from megatune_tuner.worker import Worker
 def database(tmp_path: Path) -> Iterator[Database]:
     with open_database(tmp_path / "toy.db") as opened:
         yield opened
-
-
-class Notes(Progress):
-    def __init__(self) -> None:
-        super().__init__()
-        self.notes: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
 
 
 class Threads(Engine):

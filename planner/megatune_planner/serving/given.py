@@ -10,7 +10,6 @@ source = "profile of 2026-11-20, node 7"
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import Annotated
 from typing import Self
@@ -18,10 +17,10 @@ from typing import Self
 from pydantic import BaseModel
 from pydantic import ConfigDict
 from pydantic import Field
-from pydantic import ValidationError
 from pydantic import model_validator
 
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.given_files import read_toml
 from megatune_planner.serving.bounds import Bounds
 from megatune_planner.serving.step import Given
 
@@ -52,17 +51,7 @@ class _File(BaseModel):
 
 def read_given(path: Path) -> Given:
     """:raises MegatuneError: naming the file, when it cannot be read or is not as above."""
-    try:
-        found = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise MegatuneError(f"cannot read {path}: {why}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise MegatuneError(f"{path}: not TOML: {error}") from None
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise MegatuneError(f"{path}: {where}: {first['msg']}") from None
+    found = read_toml(path, _File)
     parts: dict[str, dict[int, Bounds]] = {}
     for entry in found.given:
         points = parts.setdefault(entry.part, {})

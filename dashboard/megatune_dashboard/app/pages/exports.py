@@ -7,6 +7,9 @@ import io
 import shlex
 import zipfile
 from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
+from typing import TypeVar
 
 import streamlit as st
 
@@ -27,6 +30,7 @@ from megatune_db import queries
 from megatune_db.errors import DatabaseError
 from megatune_db.queries import PlanExportRow
 from megatune_db.queries import PlanSummary
+from megatune_db.queries import VerificationRow
 from megatune_db.records import PlanState
 from megatune_db.reviews import By
 from megatune_db.reviews import digest_of_files
@@ -36,6 +40,8 @@ from megatune_planner.exporters.base import exporters
 from megatune_planner.reviewing import REVIEWED
 from megatune_planner.reviewing import export_plan
 from megatune_planner.reviewing import files_of
+
+T = TypeVar("T", PlanExportRow, VerificationRow)
 
 TITLE = "Exports"
 ICON = ":material/inventory_2:"
@@ -69,6 +75,19 @@ def page(context: Context) -> None:
     _verified(context)
 
 
+def _chosen(rows: Sequence[T], state: Any, name: str) -> T | None:
+    """The row that was clicked, else the one whose id is in the address under that name; None for none.
+
+    :param state: of the table that shows them.
+    """
+    clicked = state.selection.rows if state is not None else []
+    wanted = st.query_params.get(name, "")
+    row = rows[clicked[0]] if clicked else next((row for row in rows if str(row.id) == wanted), None)
+    if row is not None:
+        st.query_params[name] = str(row.id)
+    return row
+
+
 def _exported(context: Context) -> None:
     st.subheader("What was exported")
     rows = context.read(queries.plan_exports)
@@ -89,13 +108,10 @@ def _exported(context: Context) -> None:
     state = table("exports", shown, empty="Nothing yet.", on_select="rerun", selection_mode="single-row")
     if not rows:
         return
-    chosen = state.selection.rows if state is not None else []
-    wanted = st.query_params.get("export", "")
-    row = rows[chosen[0]] if chosen else next((row for row in rows if str(row.id) == wanted), None)
+    row = _chosen(rows, state, "export")
     if row is None:
         st.caption("Choose a row for its files.")
         return
-    st.query_params["export"] = str(row.id)
     _details(context, row)
 
 
@@ -206,13 +222,10 @@ def _verified(context: Context) -> None:
     state = table("verifications", verification_rows(rows), empty="", on_select="rerun", selection_mode="single-row")
     if len(rows) == MOST_VERIFICATIONS:
         st.caption(f"The latest {MOST_VERIFICATIONS}.")
-    chosen = state.selection.rows if state is not None else []
-    wanted = st.query_params.get("verification", "")
-    row = rows[chosen[0]] if chosen else next((row for row in rows if str(row.id) == wanted), None)
+    row = _chosen(rows, state, "verification")
     if row is None:
         st.caption("Choose a row for what was compared.")
         return
-    st.query_params["verification"] = str(row.id)
     try:
         found = document(row)
     except MegatuneError as error:
