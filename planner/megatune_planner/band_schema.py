@@ -141,6 +141,25 @@ class Band(Part):
         return self.tokens_lo <= tokens and (self.tokens_hi is None or tokens <= self.tokens_hi)
 
 
+class NamedBand(Part):
+    """Which band of a plan something is said of."""
+
+    operator: str
+    """Of the operator."""
+    shape: str
+    """Key of the dims."""
+    dtype: str
+    """Of the operands."""
+    world: Annotated[int, Field(ge=1)]
+    """Ranks of one launch."""
+    routing: str
+    """How tokens are spread over experts."""
+    tokens_lo: Tokens
+    """First tokens of the band."""
+    tokens_hi: Tokens | None
+    """Last ones; None: without end."""
+
+
 class CurvePoint(Part):
     """The best config of a curve at one measured number of tokens."""
 

@@ -33,6 +33,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.target import Target
 from megatune_planner.band_schema import Band
 from megatune_planner.band_schema import Curve
+from megatune_planner.band_schema import NamedBand
 from megatune_planner.crossover_schema import Crossover
 from megatune_planner.gate import Gate
 from megatune_planner.inputs import INPUTS
@@ -183,23 +184,9 @@ class Coverage(Part):
     """The rest of these tokens."""
 
 
-class UnrepeatableBand(Part):
+class UnrepeatableBand(NamedBand):
     """A band that other seeds decide otherwise, and not within a tie."""
 
-    operator: str
-    """Of the operator."""
-    shape: str
-    """Key of the dims."""
-    dtype: str
-    """Of the operands."""
-    world: Annotated[int, Field(ge=1)]
-    """Ranks of one launch."""
-    routing: str
-    """How tokens are spread over experts."""
-    tokens_lo: Tokens
-    """First tokens of the band."""
-    tokens_hi: Tokens | None
-    """Last ones; None: without end."""
     tokens: Annotated[tuple[Tokens, ...], Field(min_length=1)]
     """Where other seeds decide otherwise."""
     reason: str

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import Field
 
 from megatune_db.records import Provenance
+from megatune_planner.band_schema import NamedBand
 from megatune_planner.crossover_schema import Ratio
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Microseconds
@@ -83,23 +84,9 @@ class EndVerdict(Part):
     """Of the verification."""
 
 
-class BandVerdict(Part):
+class BandVerdict(NamedBand):
     """One band."""
 
-    operator: str
-    """Of the operator."""
-    shape: str
-    """Key of the dims."""
-    dtype: str
-    """Of the operands."""
-    world: Annotated[int, Field(ge=1)]
-    """Ranks of one launch."""
-    routing: str
-    """How tokens are spread over experts."""
-    tokens_lo: Tokens
-    """First tokens of the band."""
-    tokens_hi: Tokens | None
-    """Last ones; None: without end."""
     decision: str
     """What serves, in words."""
     verdict: Verdict
