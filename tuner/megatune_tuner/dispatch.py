@@ -233,13 +233,15 @@ class Dispatch:
             self._engine.check()
         if self._open:
             rows = list(self._open)
+            had_artifacts = False
             for answer in self._transactions.read(lambda session: leases.answers(session, rows)):
                 work = self._open.pop(answer.job)
                 work.answer = answer
-                if work.jobs:
-                    work.jobs = []
-                    self._forget_artifacts()
+                had_artifacts |= bool(work.jobs)
+                work.jobs = []
                 self._answered(work)
+            if had_artifacts:
+                self._forget_artifacts()
 
     def _forget_artifacts(self) -> None:
         """Keep those that works in the queue need; two can need the same."""
