@@ -65,7 +65,7 @@ class GpuDevice:
             driver=nvml.system_get_driver_version(),
             cuda=str(torch.version.cuda),
             dsl=dsl,
-            torch=torch.__version__,
+            torch=str(torch.__version__),
         )
         return Target(hardware, toolchain)
 
