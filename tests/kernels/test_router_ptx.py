@@ -122,6 +122,9 @@ class Ranks:
     [
         ("redundant", 1, 3, {"k_unroll": 2}),
         ("redundant", 1, 9, {"finishers": 4, "rows": 32, "stages": 3}),
+        ("redundant", 1, 24, {"split_k": 2}),
+        ("redundant", 1, 33, {"finishers": 4, "rows": 32}),
+        ("redundant", 1, 64, {"finishers": 8, "k_unroll": 2}),
         ("split", 2, 2, {"split_k": 2, "pdl": False}),
     ],
 )

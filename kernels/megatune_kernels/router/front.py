@@ -322,8 +322,7 @@ def _kernel(
     fragments = stages + lane * COPY_BYTES
     limit = Int32(kernel.computed_rows)
     sums = cute.make_rmem_tensor(tiles.row_tiles * tiles.token_tiles * 4, Float32)
-    for i in cutlass.range_constexpr(tiles.row_tiles * tiles.token_tiles * 4):
-        sums[i] = Float32(0.0)
+    sums.fill(0.0)
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if first_step + s * stride < steps:

@@ -42,6 +42,7 @@ from megatune_tuner.workers.gpu_launch import capture
 from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
 from megatune_tuner.workers.gpu_launch import passing
+from megatune_tuner.workers.gpu_memory import Apart
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
 from megatune_tuner.workers.held import Held
@@ -200,8 +201,15 @@ class Bench:
         flush = buffers.copies * tuned.rotating_bytes(job.workload) if job.cold else 0
         if not job.graph:
             return _Ready(job, buffers, launches, lambda: run(self._stream), flush, lambda: None, enqueue, chain)
-        graph = capture(self._stream, run)
-        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, graph.close, enqueue, chain)
+        memory = Apart()
+        with memory.used():
+            graph = capture(self._stream, run)
+
+        def close() -> None:
+            graph.close()
+            memory.close()
+
+        return _Ready(job, buffers, launches, lambda: graph.launch(self._stream), flush, close, enqueue, chain)
 
     def _buffers(self, job: Job) -> Buffers:
         tuned = operator(job.workload.operator)

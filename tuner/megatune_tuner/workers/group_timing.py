@@ -40,6 +40,7 @@ from megatune_tuner.workers.gpu_device import GpuDevice
 from megatune_tuner.workers.gpu_launch import capture
 from megatune_tuner.workers.gpu_launch import check_resident
 from megatune_tuner.workers.gpu_launch import load
+from megatune_tuner.workers.gpu_memory import Apart
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.group_rank import AlonePart
 from megatune_tuner.workers.sampling import ASSUMED_BYTES_A_US
@@ -382,7 +383,10 @@ class GpuRank:
         if not loaded.job.graph:
             loaded.verify, loaded.replay = partial(verify, self._stream), partial(replay, self._stream)
             return
-        graphs = [capture(self._stream, run) for run in (verify, replay)]
+        memory = Apart()
+        loaded.held.append(memory)
+        with memory.used():
+            graphs = [capture(self._stream, run) for run in (verify, replay)]
         loaded.held += graphs
         loaded.verify, loaded.replay = (partial(graph.launch, self._stream) for graph in graphs)
 
