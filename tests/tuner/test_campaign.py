@@ -6,6 +6,7 @@ import multiprocessing
 from collections import Counter
 from collections.abc import Iterable
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -39,11 +40,13 @@ from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.operator import Operator
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
 from megatune_kernels.target import Target
 from megatune_kernels.target import architecture
 from megatune_tuner.campaign import run_campaign
+from megatune_tuner.compiling import Built
 from megatune_tuner.progress import Progress
 from megatune_tuner.runners.base import Request
 from megatune_tuner.stopping import Stop
@@ -324,6 +327,44 @@ def test_a_slow_start_does_not_count_as_a_slow_measurement(database: Database, m
     summary = run_campaign(campaign(budget="seconds = 1.6"), runner, database)
     # Half a second is gone before the first of them; a hundred and ten fit into the rest.
     assert 50 <= summary.measured <= 70
+    assert {finals[0].workload for finals in runner.finals} == set(CELLS)
+
+
+def test_a_slow_first_measurement_does_not_end_a_campaign(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until the first answer a worker starts: where its finals were thought to take that long, nothing was searched."""
+    now = [0.0]
+    monkeypatch.setattr("megatune_tuner.coordinator.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def outcome(request: Request) -> Status:
+        now[0] += 0.01 if now[0] else 0.5
+        # The coordinator looks meanwhile.
+        sleep(0.003)
+        return Status.OK
+
+    runner = ToyRunner(outcome)
+    summary = run_campaign(campaign(budget="seconds = 1.6"), runner, database)
+    assert 50 <= summary.measured <= 70
+    assert {finals[0].workload for finals in runner.finals} == set(CELLS)
+
+
+def test_no_time_is_left_for_building_finalists_again(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("megatune_tuner.coordinator.time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    class SlowBuilder(ToyBuilder):
+        def submit(self, operator: Operator, workload: Workload, config: Config) -> Future[Built]:
+            if (workload, config) not in self.submitted:
+                now[0] += 0.1
+            return super().submit(operator, workload, config)
+
+    def outcome(request: Request) -> Status:
+        sleep(0.003)
+        return Status.OK
+
+    runner = ToyRunner(outcome, needs_artifacts=True, measure_s=0.001)
+    summary = run_campaign(campaign(budget="seconds = 4.0"), runner, database, builder=SlowBuilder())
+    # Forty builds fit, of which some are of configs that are withdrawn; 17 finalists take 50 ms, not 5 s.
+    assert summary.measured > 25
     assert {finals[0].workload for finals in runner.finals} == set(CELLS)
 
 

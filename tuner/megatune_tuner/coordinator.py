@@ -108,9 +108,11 @@ class Coordinator:
         """Finalists that are not answered yet."""
         self._measured = 0
         self._measuring_s = 0.0
+        self._searching_s = 0.0
+        """Of ``_measuring_s``, what was not for finalists."""
         self._spent_at = 0.0
-        self._first_s: float | None = None
-        """When the first job was there to be measured, in seconds of this run."""
+        self._first: tuple[float, float] | None = None
+        """Of the first measurement, when it was known and how long it took, in seconds of this run."""
         self._finals = 0
         listed = list(self._spaces)
         self._search = Search(largest_first(listed) if campaign.budget.total_seconds else listed, self._open)
@@ -196,16 +198,11 @@ class Coordinator:
         works = self._baselines(run)
         for proposal in proposals:
             works.append(Work(run, run.number(), proposal.reason, [proposal.config], proposal))
-        self._put(works)
+        self._dispatch.put(works)
         return _Turn(run, works)
 
     def _baselines(self, run: CellRun) -> list[Work]:
         return [Work(run, run.number(), BASELINE, [config]) for config in run.take_baselines()]
-
-    def _put(self, works: list[Work]) -> None:
-        self._dispatch.put(works)
-        if self._first_s is None:
-            self._first_s = self._elapsed_s()
 
     def _answered(self, work: Work) -> None:
         """A work was measured, in whatever order."""
@@ -221,6 +218,9 @@ class Coordinator:
         if answer.status is None:
             return
         self._measured += 1
+        self._searching_s += answer.measure_s
+        if self._first is None:
+            self._first = (self._elapsed_s(), answer.measure_s)
         if work.proposal is not None:
             self._progress.measured(work.run.workload, answer.status, work.run.cell.best_us)
         elif answer.status is not Status.OK:
@@ -249,7 +249,7 @@ class Coordinator:
             return
         left = _Turn(run, self._baselines(run))
         if left.works:
-            self._put(left.works)
+            self._dispatch.put(left.works)
             if not self._dispatch.wait(left.works, lambda: self._stop.requested):
                 return
             self._tell(left)
@@ -257,7 +257,7 @@ class Coordinator:
             return
         configs = [*run.contenders(), *run.working_baselines()]
         finals = Work(run, run.finals_taken(), FINALIST, configs, stage=Stage.FINAL)
-        self._put([finals])
+        self._dispatch.put([finals])
         self._in_finals.append(finals)
 
     def _finish(self) -> None:
@@ -335,10 +335,18 @@ class Coordinator:
         finals += sum(len(work.configs) for work in self._in_finals if work.answer is None)
         if another:
             finals += max(run.most_finals for run in self._runs.values())
-        # What went before the first measurement, such as listing spaces, says nothing of how long one takes.
-        first_s = self._elapsed_s() if self._first_s is None else self._first_s
-        a_measurement = (self._elapsed_s() - first_s) / max(1, self._measured)
-        return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * a_measurement
+        return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * self._a_measurement_s()
+
+    def _a_measurement_s(self) -> float:
+        """Seconds that a measurement of what is built takes in this run; 0 while nobody knows."""
+        if self._first is None or self._measured < 2:
+            return 0.0
+        # Until the first one spaces are listed, workers start and compilers too: it says nothing of the next.
+        first_at, first_s = self._first
+        others = self._measured - 1
+        apart = (self._elapsed_s() - first_at) / others
+        # Where compiling is slower than measuring that is how long it takes to build one, and finalists are built.
+        return min(apart, (self._searching_s - first_s) / others) if self._bench.needs_artifacts else apart
 
     def _summary(self, state: CampaignState) -> Summary:
         row = self._ledger.row()
