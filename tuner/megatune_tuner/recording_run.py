@@ -59,8 +59,9 @@ from megatune_tuner.search import largest_first
 from megatune_tuner.stopping import Stop
 from megatune_tuner.transactions import Transactions
 
-AHEAD = 512
-"""Jobs whose artifacts are in the works: a cell that shares none with those before it compiles while they measure."""
+AHEAD = 4096
+"""Jobs whose artifacts are in the works or wait in memory, some tens of KiB each: a cell that shares none with those
+before it compiles while they measure, also when these are many that share theirs."""
 HANDED_OVER = 2
 """Jobs that the runner has: while it measures one, the one before is committed and the one behind waits its turn."""
 NOTHING = Space(())

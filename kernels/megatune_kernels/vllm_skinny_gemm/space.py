@@ -25,6 +25,9 @@ LEAST_STEP = 2 * WARP
 """Elements of K in the shortest step that is in the space: K divides by it, or there is no legal config."""
 STATIC_TILES = 2
 """Steps along K that vLLM 0.33.0 loads ahead where K is compiled in."""
+LONGEST_BODY = 3072
+"""Multiply-adds of a thread in the code of K that is compiled in, which has no loop. On an H200 the longer ones that
+were measured took 1.13 to 2.8 times as long as the fastest of a dozen configs, and the longest compile for 20 s."""
 OTHER_REGISTERS = 32
 """Of a thread, for addresses and loops: an estimate. vLLM's own limit of 64 has no effect beside its launch bounds."""
 AXES: tuple[tuple[str, tuple[Value, ...], Value, str, bool], ...] = (
@@ -82,6 +85,13 @@ def _sensible(tokens: int, k: int, arch: Architecture) -> Sequence[Constraint]:
             "registers",
             "sums and a step's operands must fit the registers of a thread, or they spill to memory",
             lambda p: _registers(p, tokens) <= arch.registers_a_thread,
+        ),
+        Constraint(
+            "body",
+            "K that is compiled in is unrolled whole: a body that is too long is fetched for longer than it computes",
+            lambda p: (
+                not p["static_k"] or tokens * _int(p, "outputs_per_block") * k <= LONGEST_BODY * _int(p, "block_size")
+            ),
         ),
         Constraint(
             "wide",
