@@ -102,6 +102,8 @@ class Workload(Base):
     world: Mapped[int]
     routing: Mapped[str] = mapped_column(String(64))
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    facts: Mapped[dict[str, float] | None] = mapped_column(JSON(none_as_null=True))
+    """What the operator says of it beside its key, e.g. how many experts its routing touches; None: not known."""
 
 
 class Config(Base):
@@ -159,6 +161,8 @@ class Campaign(Base):
     """Seconds for which the runner was busy."""
     wall_s: Mapped[float]
     """Seconds for which the campaign ran, over all its runs; ``measuring_s / wall_s`` is the GPU's share."""
+    objective: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """What its plans choose by over the routings of a shape; None: each routing has bands of its own."""
 
 
 class Measurement(Base):

@@ -15,6 +15,7 @@ from typing import Unpack
 from sqlalchemy import case
 from sqlalchemy import select
 from sqlalchemy import update
+from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.orm import Session
 
 from megatune_db import codec
@@ -74,8 +75,13 @@ def put_workload(
     dtype: str,
     world: int,
     routing: str,
+    facts: dict[str, float] | None = None,
 ) -> int:
-    """The id of the workload."""
+    """The id of the workload.
+
+    :param facts: what its operator says of it beside its key; None when not known, and filled in when it is known
+        later.
+    """
     values = {
         "operator": operator,
         "shape": shape,
@@ -84,8 +90,12 @@ def put_workload(
         "dtype": dtype,
         "world": world,
         "routing": routing,
+        "facts": facts,
     }
-    return _put(session, models.Workload, {"digest": digest}, values)
+    found = _put(session, models.Workload, {"digest": digest}, values)
+    if facts is not None:
+        _fill(session, models.Workload.facts, found, facts)
+    return found
 
 
 def put_config(
@@ -105,9 +115,7 @@ def put_config(
     key = {"operator": operator, "digest": digest}
     found = _put(session, models.Config, key, {"variant": variant, "params": params, "changes_bits": changes_bits})
     if changes_bits is not None:
-        unknown = models.Config.changes_bits.is_(None)
-        if session.scalar(select(models.Config.id).where(models.Config.id == found, unknown)) is not None:
-            session.execute(update(models.Config).where(models.Config.id == found).values(changes_bits=changes_bits))
+        _fill(session, models.Config.changes_bits, found, changes_bits)
     return found
 
 
@@ -134,11 +142,17 @@ def put_artifact(
     return _put(session, models.Artifact, {"key": key}, values)
 
 
-def put_campaign(session: Session, *, name: str, file_text: str, file_digest: str) -> int:
-    """The id of the campaign of that name; an edited file replaces the text and keeps the id and its trials."""
+def put_campaign(
+    session: Session, *, name: str, file_text: str, file_digest: str, objective: dict[str, Any] | None = None
+) -> int:
+    """The id of the campaign of that name; an edited file replaces the text and keeps the id and its trials.
+
+    :param objective: what its plans choose by over the routings of a shape, as the planner reads it.
+    """
     values = {
         "file_text": file_text,
         "file_digest": file_digest,
+        "objective": objective,
         "state": CampaignState.CREATED,
         "budget": {},
         "measuring_s": 0.0,
@@ -150,7 +164,7 @@ def put_campaign(session: Session, *, name: str, file_text: str, file_digest: st
         session.execute(
             update(models.Campaign)
             .where(models.Campaign.id == found)
-            .values(file_text=file_text, file_digest=file_digest)
+            .values(file_text=file_text, file_digest=file_digest, objective=objective)
         )
     return found
 
@@ -331,6 +345,14 @@ def _put(
     if found is None:
         found = session.scalars(existing).one()
     return found
+
+
+def _fill(session: Session, column: InstrumentedAttribute[Any], id_: int, value: Any) -> None:
+    """Give a column of a row its value where it has none."""
+    table = column.class_
+    # Looking first, for the same reason.
+    if session.scalar(select(table.id).where(table.id == id_, column.is_(None))) is not None:
+        session.execute(update(table).where(table.id == id_, column.is_(None)).values({column: value}))
 
 
 def _inserting(session: Session) -> Insert:

@@ -210,6 +210,13 @@ class Operator(ABC):
         """
         raise MegatuneError(f"{self.name} has no routing {routing!r}: its workloads do not depend on one")
 
+    def facts(self, workload: Workload) -> dict[str, float]:
+        """What of a workload is worth knowing beside its key, by name: kept with it, shown, and part of no digest.
+
+        :raises MegatuneError: where it rests on what is not here.
+        """
+        return {}
+
     @abstractmethod
     def space(self, workload: Workload, arch: Architecture) -> Space:
         """What can be tuned; a variant that cannot run the workload is left out."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -48,6 +49,11 @@ def decision_text(decision: UseConfig | UseStock) -> str:
         if value is not False
     ]
     return " ".join([decision.variant, *words])
+
+
+def facts_text(facts: Mapping[str, float]) -> str:
+    """What an operator says of a workload beside its key, e.g. ``distinct experts 121, tokens an expert 1.06``."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in facts.items())
 
 
 def gate_text(gate: Gate) -> str:

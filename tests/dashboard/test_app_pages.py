@@ -18,6 +18,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from megatune_dashboard.app.context import Context
@@ -26,6 +27,7 @@ from megatune_dashboard.app.pages import campaigns
 from megatune_dashboard.app.people import Person
 from megatune_dashboard.app.people import Role
 from megatune_dashboard.app.source import Source
+from megatune_db import models
 from megatune_db import queries
 from megatune_db import reviews
 from megatune_db import store
@@ -390,3 +392,11 @@ def values(array: Any) -> Any:
     if isinstance(array, dict):
         return np.frombuffer(base64.b64decode(array["bdata"]), np.dtype(array["dtype"]))
     return np.asarray(array, float)
+
+
+def test_what_an_operator_says_of_a_workload_is_shown(show: Show, tuned: Path) -> None:
+    with open_database(tuned) as database, database.session() as session:
+        session.execute(update(models.Workload).values(facts={"distinct experts": 12.5}))
+    assert "Of this workload: distinct experts 12.5" in texts(no_fault(show(tuned, "search"))).replace("\\", "")
+    folds = [each.label for each in no_fault(show(tuned, "explore")).expander]
+    assert "What its operator says of the workloads" in folds

@@ -103,6 +103,7 @@ def _shape(session: Session, a: Asked) -> queries.ShapeRow:
 
 QUERIES: dict[str, Callable[[Session, Asked], object]] = {
     "artifacts": lambda s, a: queries.artifacts(s, ["a", "b"]),
+    "asked_objective": lambda s, a: queries.asked_objective(s, target=a.target),
     "campaign": lambda s, a: queries.campaign(s, a.campaign),
     "campaign_log": lambda s, a: queries.campaign_log(s, a.campaign_id),
     "campaign_names": lambda s, a: queries.campaign_names(s),

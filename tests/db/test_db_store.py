@@ -101,6 +101,38 @@ def test_whether_bits_change_is_filled_in_once_it_is_known(session: Session) -> 
     assert [put(None), put(True), put(None), put(True)] == [None, True, True, True]
 
 
+def test_facts_of_a_workload_are_filled_in_once_they_are_known_and_stay(session: Session) -> None:
+    def put(facts: dict[str, float] | None) -> dict[str, float] | None:
+        found = store.put_workload(
+            session,
+            digest="w",
+            operator=OPERATOR,
+            shape="n=1",
+            dims={"n": 1},
+            tokens=1,
+            dtype="bf16",
+            world=1,
+            routing="none",
+            facts=facts,
+        )
+        return session.scalar(select(models.Workload.facts).filter_by(id=found))
+
+    known = {"distinct experts": 16.0}
+    assert [put(None), put(known), put(None), put({"distinct experts": 17.0})] == [None, known, known, known]
+
+
+def test_the_objective_is_that_of_the_last_campaign_on_the_target_that_says_one(session: Session) -> None:
+    assert queries.asked_objective(session, target=TARGET) is None
+    objectives = [{"kind": "mean"}, {"kind": "worst"}, None, {"kind": "elsewhere"}]
+    for number, objective in enumerate(objectives):
+        found = store.put_campaign(session, name=str(number), file_text="", file_digest="", objective=objective)
+        if number < 3:
+            store.set_campaign(session, found, target=TARGET)
+    assert queries.asked_objective(session, target=TARGET) == {"kind": "worst"}
+    store.put_campaign(session, name="1", file_text="edited", file_digest="1", objective=None)
+    assert queries.asked_objective(session, target=TARGET) == {"kind": "mean"}
+
+
 def test_artifacts(session: Session) -> None:
     values = {"arch": "sm_90a", "entry": "entry", "registers": 96, "local_bytes": 8, "cubin_bytes": 20480}
     first = store.put_artifact(session, key="k", dsl="4.8.1", **values)  # type: ignore[arg-type]

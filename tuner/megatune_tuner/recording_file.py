@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,12 @@ class About:
     """Which configs were measured, in words."""
     facts: Mapping[str, float] = field(default_factory=dict)
     """Figures of the target that were measured beside, e.g. ``copy_bytes_a_us``."""
+    workload_facts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By digest of a workload, what its operator said of it beside its key, where it did: of a routing that was
+    recorded elsewhere nobody can say it again."""
 
     def to_json(self) -> str:
+        more = {each: dict(facts) for each, facts in self.workload_facts.items()}
         return canonical_json(
             {
                 "schema": SCHEMA_VERSION,
@@ -82,6 +87,7 @@ class About:
                 "campaign": self.campaign,
                 "sampling": self.sampling,
                 "facts": dict(self.facts),
+                **({"workload_facts": more} if more else {}),
             }
         )
 
@@ -94,8 +100,11 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
     :raises MegatuneError: when there are none, or the file cannot be written, with its path and what to do.
     """
     columns: dict[str, list[Any]] = {name: [] for name in SCHEMA.names}
+    facts = dict(about.workload_facts)
     for row in rows:
         measurement = row.measurement
+        if row.facts:
+            facts[measurement.workload] = row.facts
         workload = Workload.of(
             row.operator, row.dims, row.tokens, dtype=row.dtype, world=row.world, routing=row.routing
         )
@@ -123,7 +132,7 @@ def write_recording(path: Path, rows: Iterable[ExportRow], about: About) -> int:
             arrays.append(pa.array(columns[column.name], pa.string()).dictionary_encode())
         else:
             arrays.append(pa.array(columns[column.name], column.type))
-    return write_table(path, pa.Table.from_arrays(arrays, schema=SCHEMA), about)
+    return write_table(path, pa.Table.from_arrays(arrays, schema=SCHEMA), replace(about, workload_facts=facts))
 
 
 def check_place(path: Path) -> None:
@@ -212,6 +221,10 @@ def _why(error: OSError) -> str:
     return error.strerror or str(error).splitlines()[0]
 
 
+def _figures(fields: Mapping[str, Any]) -> dict[str, float]:
+    return {str(name): float(value) for name, value in fields.items()}
+
+
 def _about(path: Path, metadata: bytes | None) -> About:
     if metadata is None:
         raise MegatuneError(f"{path} is not a recording: Parquet, but not written by Megatune")
@@ -225,7 +238,8 @@ def _about(path: Path, metadata: bytes | None) -> About:
                 version=str(fields["version"]),
                 campaign=str(fields["campaign"]),
                 sampling=str(fields["sampling"]),
-                facts={str(name): float(value) for name, value in fields["facts"].items()},
+                facts=_figures(fields["facts"]),
+                workload_facts={str(each): _figures(its) for each, its in fields.get("workload_facts", {}).items()},
             )
     except (ValueError, TypeError, KeyError, AttributeError, MegatuneError) as error:
         raise MegatuneError(f"{path} is not a recording: its metadata cannot be read ({error})") from error

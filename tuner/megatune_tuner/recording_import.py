@@ -43,7 +43,7 @@ def import_recording(
     put_target(session, target)
     seen: set[tuple[str, str]] = set()
     for workload in workloads:
-        put_workload(session, workload)
+        put_workload(session, workload, recording.about.workload_facts.get(workload.digest))
         for config in recording.configs(workload):
             if (workload.operator, config.digest) not in seen:
                 seen.add((workload.operator, config.digest))

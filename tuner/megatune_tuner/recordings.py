@@ -240,7 +240,11 @@ def merge(path: Path, recordings: Sequence[Recording]) -> int:
     if len(recordings) > 1:
         statements = dict.fromkeys(recording.about.sampling for recording in recordings)
         texts = dict.fromkeys(recording.about.campaign for recording in recordings)
-        about = replace(about, sampling="; ".join(statements), campaign="\n".join(texts))
+        # Where two say something of one workload, the first stays, as with measurements.
+        facts = {
+            each: its for recording in reversed(recordings) for each, its in recording.about.workload_facts.items()
+        }
+        about = replace(about, sampling="; ".join(statements), campaign="\n".join(texts), workload_facts=facts)
     return write_table(path, table.combine_chunks(), about)
 
 

@@ -5,6 +5,7 @@ Each takes a session, returns plain values and is served by an index. Things are
 
 from megatune_db.queries._campaigns import CampaignRow
 from megatune_db.queries._campaigns import TrialRow
+from megatune_db.queries._campaigns import asked_objective
 from megatune_db.queries._campaigns import campaign
 from megatune_db.queries._campaigns import campaigns
 from megatune_db.queries._campaigns import status_counts
@@ -108,6 +109,7 @@ __all__ = [
     "WorkloadName",
     "WorkloadRow",
     "artifacts",
+    "asked_objective",
     "campaign",
     "campaign_log",
     "campaign_names",

@@ -19,6 +19,7 @@ from megatune_db.models import Measurement as Row
 from megatune_db.models import Target
 from megatune_db.models import Trial
 from megatune_db.models import Workload
+from megatune_db.queries._lookup import target_id
 from megatune_db.queries._lookup import workload_id
 from megatune_db.records import CampaignState
 from megatune_db.records import Stage
@@ -129,6 +130,18 @@ def trials(session: Session, campaign_id: int, *, workload: str | None = None) -
     if workload is not None:
         query = query.where(Trial.workload_id == workload_id(workload))
     return [TrialRow(*row) for row in session.execute(query)]
+
+
+def asked_objective(session: Session, *, target: str) -> dict[str, Any] | None:
+    """What plans of a target are to choose by over the routings of a shape: as the last campaign there says that says
+    anything; None where none does."""
+    query = (
+        select(Campaign.objective)
+        .where(Campaign.target_id == target_id(target), Campaign.objective.is_not(None))
+        .order_by(Campaign.id.desc())
+        .limit(1)
+    )
+    return session.scalar(query)
 
 
 def _campaign(session: Session, row: Campaign, target: str | None) -> CampaignRow:

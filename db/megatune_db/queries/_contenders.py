@@ -59,6 +59,8 @@ class Contender:
     provenance: Provenance
     revision: str
     """Digest of the source of the kernels; empty for baselines, and where it is not known."""
+    facts: dict[str, float] | None = None
+    """Of the workload: what its operator says of it beside its key."""
 
 
 def contenders(
@@ -150,6 +152,7 @@ def contenders(
                 n_samples=row.n_samples,
                 provenance=row.provenance,
                 revision=row.revision,
+                facts=workload.facts,
             )
         )
     return found

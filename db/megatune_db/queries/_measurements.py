@@ -61,6 +61,8 @@ class WorkloadRow:
     routing: str
     measurements: dict[Provenance, int]
     """Rows by provenance, of every status and stage."""
+    facts: dict[str, float] | None
+    """What the operator says of it beside its key; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class ExportRow:
     routing: str
     variant: str
     params: dict[str, Any]
+    facts: dict[str, float] | None = None
+    """Of the workload: what its operator says of it beside its key."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ def workloads(session: Session, *, target: str, regime: Regime, operator: str | 
     for measured, provenance, count in session.execute(query.group_by(Row.provenance, Row.workload_id)):
         counts.setdefault(measured, {})[provenance] = count
     found = [
-        WorkloadRow(w.digest, w.operator, w.shape, w.dims, w.tokens, w.dtype, w.world, w.routing, counts[w.id])
+        WorkloadRow(w.digest, w.operator, w.shape, w.dims, w.tokens, w.dtype, w.world, w.routing, counts[w.id], w.facts)
         for w in workloads_by_id(session, counts).values()
     ]
     return sorted(found, key=lambda w: (w.operator, w.shape, w.tokens, w.dtype, w.world, w.routing))
@@ -313,6 +317,7 @@ def export_rows(
                     workload.routing,
                     variant,
                     params,
+                    workload.facts,
                 )
 
 

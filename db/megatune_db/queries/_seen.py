@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -56,6 +57,8 @@ class ShapeRow:
     routing: str
     workloads: tuple[tuple[int, str], ...]
     """Tokens and digest of each, ascending."""
+    facts: dict[int, dict[str, float]] = field(default_factory=dict, hash=False)
+    """By tokens, what the operator says of a workload beside its key, where it does."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,8 @@ class WorkloadName:
     dtype: str
     world: int
     routing: str
+    facts: dict[str, float] | None
+    """What the operator says of it beside its key; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +162,7 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
     """By operator, shape, dtype, world, routing, target, regime and provenance."""
     found: dict[tuple[Any, ...], ShapeRow] = {}
     tokens: dict[tuple[Any, ...], list[tuple[int, str]]] = {}
+    facts: dict[tuple[Any, ...], dict[int, dict[str, float]]] = {}
     for number, target, regime, provenance in kinds(session):
         worked = exists().where(
             Row.target_id == number,
@@ -169,11 +175,12 @@ def measured_shapes(session: Session) -> list[ShapeRow]:
         for w in session.scalars(select(Workload).where(worked)):
             key = (w.operator, w.shape, w.dtype, w.world, w.routing, target, str(regime), provenance)
             tokens.setdefault(key, []).append((w.tokens, w.digest))
+            facts.setdefault(key, {}).update({w.tokens: w.facts} if w.facts else {})
             if key not in found:
                 found[key] = ShapeRow(
                     target, regime, provenance, w.operator, w.shape, w.dims, w.dtype, w.world, w.routing, ()
                 )
-    return [ShapeRow(**{**vars(row), "workloads": tuple(sorted(tokens[key]))}) for key, row in sorted(found.items())]
+    return [replace(row, workloads=tuple(sorted(tokens[key])), facts=facts[key]) for key, row in sorted(found.items())]
 
 
 def parameter_curves(session: Session, row: ShapeRow, *, variant: str, parameter: str) -> list[ParameterPoint]:
@@ -262,7 +269,7 @@ def campaign_workloads(session: Session, campaign_id: int) -> list[WorkloadName]
     """The workloads that the campaign has trials of, by operator, shape, world and tokens."""
     mine = select(Trial.workload_id).where(Trial.campaign_id == campaign_id)
     found = [
-        WorkloadName(w.digest, w.operator, w.shape, w.dims, w.tokens, w.dtype, w.world, w.routing)
+        WorkloadName(w.digest, w.operator, w.shape, w.dims, w.tokens, w.dtype, w.world, w.routing, w.facts)
         for w in session.scalars(select(Workload).where(Workload.id.in_(mine)))
     ]
     return sorted(found, key=lambda w: (w.operator, w.shape, w.dtype, w.world, w.routing, w.tokens))

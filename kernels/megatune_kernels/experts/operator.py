@@ -143,6 +143,13 @@ class Experts(Operator):
         """Distinct experts and tokens an expert, averaged over draws of the workload's routing."""
         return coverage(workload.routing, workload["experts"], workload["top"], workload.tokens)
 
+    def facts(self, workload: Workload) -> dict[str, float]:
+        """Its coverage.
+
+        :raises MegatuneError: for a recorded routing that is not here.
+        """
+        return self.coverage(workload).to_dict()
+
     def space(self, workload: Workload, arch: Architecture) -> Space:
         return experts_space(workload, arch)
 

@@ -58,6 +58,13 @@ class Coverage:
     most: float
     """Tokens of the expert that has the most."""
 
+    def to_dict(self) -> dict[str, float]:
+        return {
+            "distinct experts": self.distinct,
+            "tokens an expert": self.tokens_an_expert,
+            "most tokens of an expert": self.most,
+        }
+
     def __str__(self) -> str:
         return (
             f"{self.distinct:.0f} experts, {self.tokens_an_expert:.2f} tokens an expert, {self.most:.0f} of the busiest"

@@ -62,7 +62,9 @@ def main() -> None:
                 cubin_bytes=20480,
                 dsl="4.8.1",
             )
-            campaign = store.put_campaign(session, name="first", file_text="name: first", file_digest="file")
+            campaign = store.put_campaign(
+                session, name="first", file_text="name: first", file_digest="file", objective={"kind": "mean"}
+            )
             rows = [
                 measured(
                     1, 0, 10.0, samples_us=(9.5, 10.5), throttled=(False, True), artifact="artifact", revision="r1"

@@ -162,7 +162,7 @@ def _side(
         on_select=lambda: _select(f"latency-{place}"),
         selection_mode="points",
     )
-    _legend(view, bool(predicted))
+    _legend(view, bool(predicted), place)
 
 
 def _predicted(context: Context, row: ShapeRow, others: tuple[ShapeRow, ...]) -> latency_chart.Predicted:
@@ -174,7 +174,7 @@ def _predicted(context: Context, row: ShapeRow, others: tuple[ShapeRow, ...]) ->
         return {}
 
 
-def _legend(view: ShapeView, predicted: bool) -> None:
+def _legend(view: ShapeView, predicted: bool, place: int) -> None:
     """What the chart cannot say by itself."""
     lines = [
         "Points are medians with their 95 % interval; shaded: what planning would run there. Click a point for its "
@@ -189,6 +189,9 @@ def _legend(view: ShapeView, predicted: bool) -> None:
     st.caption(" ".join(lines))
     for crossover in view.plan.crossovers if view.plan is not None else ():
         st.caption(plain(crossover_text(crossover)))
+    if view.row.facts:
+        facts = [{"tokens": tokens, **mine} for tokens, mine in sorted(view.row.facts.items())]
+        folded_table("What its operator says of the workloads", f"facts-{place}", lambda: facts, empty="")
 
 
 def _select(key: str) -> None:

@@ -34,6 +34,7 @@ from megatune_kernels.operator import operators
 from megatune_kernels.target import architecture
 from megatune_planner.band_schema import Band
 from megatune_planner.rendering import decision_text
+from megatune_planner.rendering import facts_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.shape_view import Tie
 
@@ -107,6 +108,8 @@ def _filters(context: Context, names: Sequence[str]) -> tuple[CampaignRow, Workl
     by_tokens = {str(each.tokens): each for each in shapes[shape]}
     with columns[2]:
         tokens = st.selectbox("Tokens", list(by_tokens), key="tokens", bind="query-params")
+    if facts := by_tokens[tokens].facts:
+        st.caption(plain(f"Of this workload: {facts_text(facts)}"))
     return row, by_tokens[tokens]
 
 
