@@ -12,6 +12,10 @@ from typing import Any
 from megatune_kernels.canonical import digest
 from megatune_kernels.errors import MegatuneError
 
+RESERVED_SHARED_BYTES = 1024
+REGISTERS_AT_A_TIME = 8
+"""Registers of a thread are given out in so many."""
+
 
 @dataclass(frozen=True)
 class Architecture:
@@ -26,8 +30,24 @@ class Architecture:
     registers_a_thread: int = 255
     cluster_blocks: int = 8
     """Portable cluster size limit."""
+    shared_bytes_a_multiprocessor: int = 228 * 1024
+    """Of which every block takes ``RESERVED_SHARED_BYTES`` more than it asks for."""
+    registers_a_multiprocessor: int = 1 << 16
     l2_bytes: int = 0
     """Of one GPU of the family; 0 where no GPU is named."""
+    sms: int = 0
+    """Multiprocessors, likewise."""
+
+    def blocks_a_multiprocessor(self, threads: int, registers: int, shared_bytes: int) -> int:
+        """Blocks that a multiprocessor holds at once.
+
+        :param registers: of a thread.
+        """
+        given = -(-registers // REGISTERS_AT_A_TIME) * REGISTERS_AT_A_TIME
+        return min(
+            self.registers_a_multiprocessor // (given * threads),
+            self.shared_bytes_a_multiprocessor // (shared_bytes + RESERVED_SHARED_BYTES),
+        )
 
 
 ARCHITECTURES = {
@@ -72,7 +92,7 @@ def architecture_of(hardware: Hardware) -> Architecture:
 
     :raises MegatuneError: as ``architecture``.
     """
-    return replace(architecture(hardware.arch), l2_bytes=hardware.l2_bytes)
+    return replace(architecture(hardware.arch), l2_bytes=hardware.l2_bytes, sms=hardware.sms)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,7 @@ def test_spaces_can_be_searched(tokens: int, world: int) -> None:
 @given(world=st.sampled_from([2, 4, 7, 8, 14, 16]), latent=st.integers(0, 200).map(lambda quads: 4 * quads))
 def test_ranks_share_out_all_rows_of_the_router_and_their_own_of_the_latent(world: int, latent: int) -> None:
     of = workload(1, world, latent=latent)
-    params = {"warps": 2, "rows": 16, "k_unroll": 1, "stages": 2, "split_k": 1, "finishers": 1, "backoff": 0}
+    params = {"warps": 2, "rows": 16, "k_unroll": 1, "stages": 2, "split_k": 1, "finishers": 1}
     front = Front.of(of, "split", {**params, "pdl": True})
 
     def choose(condition: bool, yes: int, no: int) -> int:

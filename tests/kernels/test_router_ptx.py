@@ -29,7 +29,7 @@ DIMS = {"experts": 128, "k": 128, "latent": 12, "top": 5}
 LAUNCHES = 3
 """More than there are parities."""
 MOST_STEPS = 2_000_000
-FEW = {"warps": 2, "rows": 16, "k_unroll": 1, "stages": 2, "split_k": 1, "finishers": 1, "backoff": 0, "pdl": True}
+FEW = {"warps": 2, "rows": 16, "k_unroll": 1, "stages": 2, "split_k": 1, "finishers": 1, "pdl": True}
 
 
 def compiled_ptx(workload: Workload, config: Config, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -122,9 +122,11 @@ class Ranks:
     [
         ("redundant", 1, 3, {"k_unroll": 2}),
         ("redundant", 1, 9, {"finishers": 4, "rows": 32, "stages": 3}),
-        ("redundant", 1, 24, {"split_k": 2}),
-        ("redundant", 1, 33, {"finishers": 4, "rows": 32}),
-        ("redundant", 1, 64, {"finishers": 8, "k_unroll": 2}),
+        ("redundant", 1, 12, {"finishers": 2, "rows": 64, "warps": 4}),
+        ("redundant", 1, 16, {"finishers": 2, "rows": 48, "warps": 4}),
+        ("redundant", 1, 24, {"finishers": 8, "split_k": 2}),
+        ("redundant", 1, 33, {"finishers": 8, "warps": 4}),
+        ("redundant", 1, 64, {"finishers": 8, "warps": 4}),
         ("split", 2, 2, {"split_k": 2, "pdl": False}),
     ],
 )

@@ -1,13 +1,15 @@
 """Both variants: logits and latent of one packed matrix, and the choice of experts, in one launch. Imports the DSL.
 
 The main loop is that of a projection on tensor cores (``megatune_kernels.projection.mma``) whose warps all divide K, so
-that no warp waits for another before the sums. Then logits are data and signal at once: a block stores four of a token
-with one access into the mailbox of every rank that needs them, and whoever finishes that token polls until none is
-missing. Nobody else waits, no counter is kept, and one rank's logits arrive as those of all do.
+that no warp waits for another before the sums. Whoever has a logit makes a score of it, and scores are data and signal
+at once: a block stores four of a token with one access into the mailbox of every rank that needs them, and whoever
+finishes that token polls until none is missing. Nobody else waits, no counter is kept, and one rank's scores arrive as
+those of all do.
 
-A warp finishes a token. Each lane has every 32nd four of the logits; the ``top``-th largest of the lanes' maxima is a
-bound that all of the chosen reach, so few candidates are left, and each counts how many come before it: larger ones,
-and equal ones of a lower id. The order of that count and of the sum of the chosen scores is fixed, so all ranks agree.
+A warp finishes a token, which everything else waits for in the end, so nothing is left to it that others can do. Each
+lane has every 32nd four of the scores; the ``top``-th largest of the lanes' maxima is a bound that all of the chosen
+reach, so few candidates are left, and each counts how many come before it: larger ones, and equal ones of a lower id.
+The order of that count and of the sum of the chosen scores is fixed, so all ranks agree.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.projection.geometry import TILE_TOKENS
 from megatune_kernels.projection.geometry import WARP
 from megatune_kernels.projection.mma import multiply
+from megatune_kernels.reduction.device import load
 from megatune_kernels.reduction.device import packed
 from megatune_kernels.reduction.device import send
 from megatune_kernels.reduction.device import store
@@ -41,7 +44,9 @@ from megatune_kernels.reduction.device import wait_for_words
 from megatune_kernels.reduction.geometry import ARMED
 from megatune_kernels.reduction.geometry import SENTINEL
 from megatune_kernels.router.geometry import LANE_STRIDE
+from megatune_kernels.router.geometry import PAIR_BYTES
 from megatune_kernels.router.geometry import QUAD
+from megatune_kernels.router.geometry import SPARE_CANDIDATES
 
 LOG2_E = 1.4426950408889634
 SIGN = 0x80000000
@@ -95,13 +100,13 @@ def _emit(
     rank: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
-    """Four neighbouring rows of a token: logits into mailboxes, or BF16 into the latent [tokens, latent]."""
+    """Four neighbouring rows of a token: scores into mailboxes, or BF16 into the latent [tokens, latent]."""
     if row < kernel.own_experts:
         words = []
-        for value in values:
-            bits = value.bitcast(Uint32)
-            # What a mailbox is armed with is a number so small that it stands for zero.
-            words.append(Uint32(cutlass.select_(bits == Uint32(ARMED[SENTINEL]), Uint32(0), bits)))
+        for logit in values:
+            score = cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(logit * Float32(-LOG2_E), fastmath=True))
+            # Never the word that mailboxes are armed with, which has the sign of a negative number.
+            words.append(score.bitcast(Uint32))
         expert = kernel.source_row(row, rank, _choose)
         for mailbox in mailboxes[: kernel.world if kernel.exchanges else 1]:
             send(mailbox + Int64(token * kernel.experts + expert) * FP32_BYTES, words)
@@ -168,41 +173,51 @@ def _ordered(score: Float32) -> Uint32:
     return Uint32(cutlass.select_(score == score, flipped, Uint32(0)))
 
 
-def _store_word(shared: Int32, value: Uint32) -> None:
-    inline_ptx("st.shared.b32 [{$r0}], {$r1};", read_only_args=[shared, value])
+def _store_pair(shared: Int32, first: Uint32, second: Uint32) -> None:
+    inline_ptx("st.shared.v2.b32 [{$r0}], {{$r1}, {$r2}};", read_only_args=[shared, first, second])
 
 
-def _load_word(shared: Int32) -> Uint32:
-    return inline_ptx("ld.shared.b32 {$w0}, [{$r0}];", write_only_types=[Uint32], read_only_args=[shared])
+def _load_pair(shared: Int32) -> list[Uint32]:
+    return list(
+        inline_ptx("ld.shared.v2.b32 {{$w0}, {$w1}}, [{$r0}];", write_only_types=[Uint32] * 2, read_only_args=[shared])
+    )
+
+
+def _keep(key: Uint32, bound: Uint32, pair: Int32, expert: Int32, place: Int32, score: Float32) -> None:
+    """Store a candidate if its key reaches the bound. No branch: lanes would take nearly every one of them apart."""
+    inline_ptx(
+        "{ .reg .pred kept; setp.ge.u32 kept, {$r0}, {$r1}; @kept st.shared.v2.b32 [{$r2}], {{$r0}, {$r3}}; "
+        "@kept st.shared.f32 [{$r4}], {$r5}; }",
+        read_only_args=[key, bound, pair, Uint32(expert), place, score],
+    )
+
+
+def _biases(bias: Int64, lane: Int32, kernel: cutlass.Constexpr) -> cute.Tensor:
+    """Of the experts whose scores a lane has: asked for before those are waited for."""
+    held = cute.make_rmem_tensor(kernel.accesses * QUAD, Float32)
+    for j in range(kernel.accesses):
+        words = load(bias + Int64(j * LANE_STRIDE + lane * QUAD) * FP32_BYTES, QUAD)
+        for e in range(QUAD):
+            held[j * QUAD + e] = words[e].bitcast(Float32)
+    return held
 
 
 @cute.jit
-def _candidates(words: cute.Tensor, bias: Int64, lane: Int32, found: Int32, kernel: cutlass.Constexpr) -> Int32:
+def _candidates(
+    scores: cute.Tensor, biases: cute.Tensor, lane: Int32, found: Int32, kernel: cutlass.Constexpr
+) -> Int32:
     """Keep the experts that may be among the chosen.
 
-    :param words: this lane's logits, every 32nd four of the experts.
-    :param found: shared memory of this warp, [experts] each of order, score and id.
-    :returns: how many there are.
+    :param scores: this lane's, every 32nd four of the experts.
+    :param found: shared memory of this warp: pairs of order and id [experts + spare], then scores [experts].
+    :returns: how many there are. Behind them are as many that come last as ``SPARE_CANDIDATES``.
     """
-    count = kernel.accesses * QUAD
-    keys = cute.make_rmem_tensor(count, Uint32)
-    scores = cute.make_rmem_tensor(count, Float32)
+    keys = cute.make_rmem_tensor(kernel.accesses * QUAD, Uint32)
     best = Uint32(0)
-    for j in cutlass.range_constexpr(kernel.accesses):
-        offsets = list(
-            inline_ptx(
-                "ld.global.v4.b32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
-                write_only_types=[Float32] * QUAD,
-                read_only_args=[bias + Int64(j * LANE_STRIDE + lane * QUAD) * FP32_BYTES],
-            )
-        )
-        for e in cutlass.range_constexpr(QUAD):
-            logit = words[j * QUAD + e].bitcast(Float32)
-            score = cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(logit * Float32(-LOG2_E), fastmath=True))
-            key = _ordered(score + offsets[e])
-            keys[j * QUAD + e] = key
-            scores[j * QUAD + e] = score
-            best = Uint32(cutlass.select_(key > best, key, best))
+    for i in cutlass.range_constexpr(kernel.accesses * QUAD):
+        key = _ordered(scores[i] + biases[i])
+        keys[i] = key
+        best = Uint32(cutlass.select_(key > best, key, best))
     # Which place a lane's best has among the lanes'; equal ones in the order of lanes.
     place = Int32(0)
     for other in cutlass.range_constexpr(WARP):
@@ -211,19 +226,19 @@ def _candidates(words: cute.Tensor, bias: Int64, lane: Int32, found: Int32, kern
         place = place + _choose(before, 1, 0)
     bound = cute.arch.shuffle_sync(best, _place_of(place == kernel.top - 1))
     below = cute.arch.lanemask_lt()
-    base = Int32(0)
-    plane = kernel.experts * FP32_BYTES
+    count = Int32(0)
     for j in cutlass.range_constexpr(kernel.accesses):
         for e in cutlass.range_constexpr(QUAD):
             key = keys[j * QUAD + e]
             mask = cute.arch.vote_ballot_sync(key >= bound)
-            if key >= bound:
-                at = found + (base + cute.arch.popc(Int32(mask & below))) * FP32_BYTES
-                _store_word(at, key)
-                store_shared(at + Int32(plane), scores[j * QUAD + e])
-                _store_word(at + Int32(2 * plane), Uint32(j * LANE_STRIDE + lane * QUAD + e))
-            base = base + cute.arch.popc(Int32(mask))
-    return base
+            at = count + cute.arch.popc(Int32(mask & below))
+            expert = Int32(j * LANE_STRIDE + e) + lane * QUAD
+            pair, score = found + at * PAIR_BYTES, found + Int32(kernel.pairs_bytes) + at * FP32_BYTES
+            _keep(key, bound, pair, expert, score, scores[j * QUAD + e])
+            count = count + cute.arch.popc(Int32(mask))
+    if lane < SPARE_CANDIDATES:
+        _store_pair(found + (count + lane) * PAIR_BYTES, Uint32(0), Uint32(0xFFFFFFFF))
+    return count
 
 
 def _place_of(condition: Any) -> Int32:
@@ -247,27 +262,30 @@ def _finish(
     one."""
     start = mailbox + Int64(token * kernel.experts + lane * QUAD) * FP32_BYTES
     steps = [j * LANE_STRIDE * FP32_BYTES for j in range(kernel.accesses)]
-    (received,) = wait_for_words([start], steps, QUAD, kernel.backoff)
-    words = cute.make_rmem_tensor(kernel.accesses * QUAD, Uint32)
+    biases = _biases(bias, lane, kernel)
+    (received,) = wait_for_words([start], steps, QUAD, backoff=0)
+    scores = cute.make_rmem_tensor(kernel.accesses * QUAD, Float32)
     for j in cutlass.range_constexpr(kernel.accesses):
         send(start + Int64(steps[j]), [Uint32(ARMED[SENTINEL])] * QUAD)
         for e in cutlass.range_constexpr(QUAD):
-            words[j * QUAD + e] = received[j][e]
-    count = _candidates(words, bias, lane, found, kernel)
+            scores[j * QUAD + e] = received[j][e].bitcast(Float32)
+    count = _candidates(scores, biases, lane, found, kernel)
     cute.arch.sync_warp()
-    plane = kernel.experts * FP32_BYTES
-    chosen = found + Int32(3 * plane)
+    plane = found + Int32(kernel.pairs_bytes)
+    chosen = plane + Int32(kernel.experts * FP32_BYTES)
     for c in cutlass.range(lane, count, WARP):
-        key = _load_word(found + c * FP32_BYTES)
-        expert = _load_word(found + Int32(2 * plane) + c * FP32_BYTES)
+        key, expert = _load_pair(found + c * PAIR_BYTES)
         before = Int32(0)
-        for d in cutlass.range(count):
-            other = _load_word(found + d * FP32_BYTES)
-            other_expert = _load_word(found + Int32(2 * plane) + d * FP32_BYTES)
-            before = before + _choose((other > key) | ((other == key) & (other_expert < expert)), 1, 0)
+        for first in cutlass.range(0, count, SPARE_CANDIDATES):
+            others = []
+            for d in cutlass.range_constexpr(0, SPARE_CANDIDATES, 2):
+                others.append(load_shared4(found + (first + d) * PAIR_BYTES))
+            for d in cutlass.range_constexpr(SPARE_CANDIDATES):
+                other, other_expert = others[d // 2][d % 2 * 2], others[d // 2][d % 2 * 2 + 1]
+                before = before + _choose((other > key) | ((other == key) & (other_expert < expert)), 1, 0)
         if before < kernel.top:
             store(ids + Int64(token * kernel.top + before) * FP32_BYTES, [expert])
-            store_shared(chosen + before * FP32_BYTES, load_shared(found + Int32(plane) + c * FP32_BYTES))
+            store_shared(chosen + before * FP32_BYTES, load_shared(plane + c * FP32_BYTES))
     cute.arch.sync_warp()
     score = Float32(0.0)
     if lane < kernel.top:

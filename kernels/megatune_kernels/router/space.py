@@ -8,6 +8,7 @@ from megatune_kernels.router.geometry import QUAD
 from megatune_kernels.router.geometry import REDUNDANT
 from megatune_kernels.router.geometry import SPLIT
 from megatune_kernels.router.geometry import Front
+from megatune_kernels.router.geometry import least_on_its_way
 from megatune_kernels.space import Constraint
 from megatune_kernels.space import Parameter
 from megatune_kernels.space import Space
@@ -16,6 +17,7 @@ from megatune_kernels.space import derived
 from megatune_kernels.target import Architecture
 
 SPARE_REGISTERS = 24
+MOST_ROUNDS = 2
 
 
 def front_space(workload: Workload, arch: Architecture) -> Space:
@@ -33,12 +35,11 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         variant,
         (
             Parameter("warps", (2, 4, 8), 4, "warps a block, which divide K", changes_bits=True),
-            Parameter("rows", (16, 32), 16, "rows of the packed matrix a block"),
+            Parameter("rows", (16, 32, 48, 64), 16, "rows of the packed matrix a block"),
             Parameter("k_unroll", (1, 2, 4, 8), 2, "steps of 32 elements of K a stage", changes_bits=True),
             Parameter("stages", (2, 3, 4, 6, 8), 4, "asynchronous copies in flight, plus the one in use"),
-            Parameter("split_k", (1, 2, 4), 1, "blocks of a cluster that share K", changes_bits=True),
+            Parameter("split_k", (1, 2, 3, 4), 1, "blocks of a cluster that share K", changes_bits=True),
             Parameter("finishers", (1, 2, 4, 8, 16, 32), 1, "blocks that choose experts, a token to a warp at a time"),
-            Parameter("backoff", (0, 20), 0, "ns that a thread sleeps before it looks again"),
             Parameter(
                 "pdl", (False, True), True, "programmatic launch: weights are copied before the predecessor ends"
             ),
@@ -69,6 +70,11 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
                 lambda p: (kernel(p).finishers - 1) * kernel(p).warps < workload.tokens,
             ),
             Constraint(
+                "rounds",
+                "tokens that a warp finishes one after the other add up: two at most",
+                lambda p: workload.tokens <= MOST_ROUNDS * kernel(p).finishers * kernel(p).warps,
+            ),
+            Constraint(
                 "blocks",
                 "no more blocks can finish than there are",
                 lambda p: kernel(p).finishers <= kernel(p).row_blocks * kernel(p).split_k,
@@ -80,10 +86,26 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
             ),
             Constraint(
                 "registers",
-                "sums, fragments and a token's logits must fit the registers of a thread, or they spill to memory",
+                "sums, fragments and a token's scores must fit the registers of a thread, or they spill to memory",
                 lambda p: (
                     max(kernel(p).registers, kernel(p).experts * 3 // WARP + SPARE_REGISTERS) <= arch.registers_a_thread
                 ),
+            ),
+            Constraint(
+                "idle",
+                "with blocks on less than half of the multiprocessors, the others' share of the bandwidth is lost",
+                # Ranks of a group may share a GPU, which emulates them: few blocks then, and little on its way.
+                lambda p: workload.world > 1 or 2 * kernel(p).row_blocks * kernel(p).split_k >= arch.sms,
+            ),
+            Constraint(
+                "on_its_way",
+                "with less than so much of the weights on its way at once, the memory waits to be asked",
+                lambda p: workload.world > 1 or kernel(p).bytes_on_their_way >= least_on_its_way(kernel(p)),
+            ),
+            Constraint(
+                "residency",
+                "blocks wait for one another, so the GPU must hold all of them at once",
+                lambda p: kernel(p).fits(arch),
             ),
             Constraint(
                 "cluster",
