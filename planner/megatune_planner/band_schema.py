@@ -17,6 +17,7 @@ from megatune_planner.schema import Microseconds
 from megatune_planner.schema import Params
 from megatune_planner.schema import Part
 from megatune_planner.schema import Share
+from megatune_planner.schema import Sparse
 from megatune_planner.schema import Tokens
 
 
@@ -82,8 +83,27 @@ class UseStock(Part):
 Decision = Annotated[UseConfig | UseStock, Field(discriminator="kind")]
 
 
-class BandPoint(Part):
+class RoutingPoint(Sparse):
+    """What a band's decision does at one routing, of several that it was chosen for."""
+
+    MAY_LACK = ("facts",)
+
+    routing: str
+    """Its name."""
+    latency: Latency
+    """Of the decision; for stock the baseline's own."""
+    baseline_latency: Latency
+    """Of the baseline that the point names."""
+    evidence: tuple[MeasurementId, ...]
+    """Of the decision and of the baseline."""
+    facts: dict[str, float] | None = None
+    """What the operator says of the workload beside its key; absent where it says nothing."""
+
+
+class BandPoint(Sparse):
     """What a band's decision does at one measured number of tokens."""
+
+    MAY_LACK = ("routings", "facts")
 
     tokens: Tokens
     """Exactly as measured."""
@@ -103,6 +123,10 @@ class BandPoint(Part):
     """Of the evidence."""
     evidence: tuple[MeasurementId, ...]
     """Of the decision and of the baseline."""
+    routings: tuple[RoutingPoint, ...] = ()
+    """Of a shape that was decided for several routings, the same at each of them; else absent."""
+    facts: dict[str, float] | None = None
+    """What the operator says of the workload beside its key; absent where it says nothing."""
 
 
 class Band(Part):

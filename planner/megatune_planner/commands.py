@@ -81,6 +81,13 @@ def plan(
     traffic: Annotated[
         str | None, typer.Option(help="Weight of a step by its tokens, e.g. 1:5,8:2,64:1; by default all the same.")
     ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What to choose by over the routings of a shape: mean, worst, weights as balanced:1,same:3, or each, "
+            "which gives each routing bands of its own; by default what the campaign asks for, else each."
+        ),
+    ] = None,
     incumbent: Annotated[
         str | None, typer.Option(help="The plan that serves today: its configs win ties. A file, name or digest.")
     ] = None,
@@ -111,11 +118,17 @@ def plan(
     from megatune_planner.drafting import draft_plan
     from megatune_planner.drafting import keep_draft
     from megatune_planner.exporters.base import write
+    from megatune_planner.objective import Objective
     from megatune_planner.planning import EVIDENCE
     from megatune_planner.planning import Options
 
     path = Path(f"{_file_name(name)}.json") if out is None else out
-    options = Options(min_gain=min_gain, config_cost_us=config_cost_us, traffic=_traffic(traffic))
+    options = Options(
+        min_gain=min_gain,
+        config_cost_us=config_cost_us,
+        traffic=_traffic(traffic),
+        objective=None if objective is None else Objective.parse(objective),
+    )
     errors = None if context_errors is None else read_context_errors(context_errors)
     with open_database(db, create=False) as database, database.session() as session:
         replaced = _named(parent, session)
@@ -254,6 +267,8 @@ def _summary(plan: Plan) -> dict[str, Any]:
             {
                 "operator": operator.name,
                 "shape": shape.shape,
+                **({"routing": shape.routing} if shape.routing != "none" else {}),
+                **({"mix": shape.mix.model_dump(mode="json")} if shape.mix else {}),
                 "bands": len(shape.bands),
                 "configs": len({band.decision.config for band in shape.bands if band.decision.kind == "config"}),
                 "saved_share": saved_share(shape),

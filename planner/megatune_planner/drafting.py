@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlalchemy.orm import Session
 
@@ -17,6 +18,7 @@ from megatune_kernels.operator import operator
 from megatune_kernels.operator import operators
 from megatune_planner.context_errors import ContextErrors
 from megatune_planner.exporters.base import expressible
+from megatune_planner.objective import Objective
 from megatune_planner.plan import Plan
 from megatune_planner.planning import EVIDENCE
 from megatune_planner.planning import Options
@@ -46,6 +48,7 @@ def draft_plan(
     :param target: digest; None for the only target that has measurements.
     :param regime: cold weights in a graph when it is not given.
     :param only_operators: names; empty for every registered operator.
+    :param options: without an objective, the one of the last campaign on the target that has any.
     :param incumbent: the plan that serves today, whose configs win ties; without one the defaults do.
     :param model: a name of the catalogue: the one model to serve; without it every model that has the shapes.
     :param features: what may be switched on where the plan serves, by the names of ``features.py``.
@@ -56,6 +59,9 @@ def draft_plan(
     """
     chosen = [operator(each) for each in only_operators] or list(operators().values())
     found = find_target(session, target)
+    asked = options or Options()
+    if asked.objective is None and (kept := queries.asked_objective(session, target=found.digest)) is not None:
+        options = replace(asked, objective=Objective.of(**kept))
     made = make_plan(
         session,
         name=name,
@@ -71,10 +77,22 @@ def draft_plan(
         parent=parent,
         context_errors=context_errors,
     )
+    _check_objective(made, asked.objective)
     repeatability = repeatability_of(made, queries.repeats(session, target=found.digest))
     if repeatability is None:
         return made
     return Plan.of(made.content.model_copy(update={"repeatability": repeatability}))
+
+
+def _check_objective(plan: Plan, asked: Objective | None) -> None:
+    """:raises MegatuneError: where weights of routings were asked for, and no shape was measured at all of them."""
+    weights = dict(asked.weights) if asked is not None else {}
+    shapes = [shape for each in plan.content.operators for shape in each.shapes]
+    if weights and all(shape.mix is None for shape in shapes):
+        known = ", ".join(sorted({shape.routing for shape in shapes}))
+        raise MegatuneError(
+            f"no shape was measured at all of the routings {', '.join(weights)}: the plan would have {known}"
+        )
 
 
 def keep_draft(session: Session, plan: Plan) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import select
@@ -28,6 +29,9 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_planner.objective import ANY
+from megatune_planner.objective import Mix
+from megatune_planner.objective import Objective
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 from megatune_planner.ties import best
@@ -37,6 +41,9 @@ Expresses = Callable[[Workload, Config], bool]
 
 ShapeKey = tuple[str, str, str, int, str]
 """Operator, shape, dtype, world and routing."""
+
+Family = tuple[str, str, str, int]
+"""Operator, shape, dtype and world: a shape at all of its routings."""
 
 _SearchRow = tuple[int, int, int, float, float, float, str]
 """Ids of measurement, workload and config; median, low and high in microseconds; revision of the kernels."""
@@ -63,6 +70,12 @@ class Measured:
     """The best config that each exporter can express, by its name."""
     searched_baselines: list[Candidate] = field(default_factory=list)
     """The baselines once more, as the search measured them."""
+    facts: dict[str, float] | None = None
+    """What the operator says of the workload beside its key."""
+    alone: Mapping[str, Measured] = field(default_factory=dict)
+    """Where it stands for several routings, what was measured at each."""
+    gaps: tuple[str, ...] = ()
+    """What is missing of it, where it stands for several routings."""
 
 
 @dataclass
@@ -74,6 +87,21 @@ class ShapeEvidence:
     revision: str
     """Of the kernels that were measured: digest of their source; empty where that is not known."""
     at: dict[int, Measured] = field(default_factory=dict)
+    mix: Mix | None = None
+    """Where it stands for several routings: what every figure is made of; the workload has one of them."""
+    alone: tuple[ShapeEvidence, ...] = ()
+    """Then, what is known of each."""
+    joined: Samples = field(default_factory=dict)
+    """Then, samples of the finalists that were made, by id of the measurement that they begin with."""
+
+    @property
+    def routing(self) -> str:
+        return self.workload.routing if self.mix is None else ANY
+
+
+def family(workload: Workload) -> Family:
+    """Which shape it is of, whatever its routing."""
+    return (workload.operator, workload.shape, workload.dtype, workload.world)
 
 
 def shape_key(workload: Workload) -> ShapeKey:
@@ -89,6 +117,7 @@ def gather(
     baselines: Mapping[str, Sequence[str]],
     expresses: Mapping[str, Expresses],
     only: Sequence[str] = (),
+    objective: Objective | None = None,
 ) -> list[ShapeEvidence]:
     """Everything that may decide a band, by operator and shape.
 
@@ -97,21 +126,23 @@ def gather(
     :param baselines: names by operator; operators that are not among them are left out.
     :param expresses: by name of the exporter.
     :param only: digests of workloads, for these alone; empty: all.
+    :param objective: what may decide by it is there too, for ``mixing.mixed``, and of one revision at all routings.
     """
     names = sorted({name for mine in baselines.values() for name in mine})
     found = queries.contenders(
         session, target=target, regime=regime, provenances=provenances, baselines=names, workloads=only
     )
     found = [row for row in found if row.operator in baselines]
-    revisions = _revisions(found, provenances, baselines)
+    mixes = _mixes(found, objective)
+    revisions = _revisions(found, provenances, baselines, mixes)
     shapes: dict[ShapeKey, ShapeEvidence] = {}
     for rows in _by_workload(found).values():
         workload = _workload(rows[0])
         key = shape_key(workload)
-        revision = revisions.get(key, "")
+        revision = revisions.get(family(workload) if family(workload) in mixes else key, "")
         measured = _measured(workload, rows, provenances, frozenset(baselines[workload.operator]), revision)
         shapes.setdefault(key, ShapeEvidence(workload, revision)).at[workload.tokens] = measured
-    _complete(session, shapes, target=target, regime=regime, baselines=baselines, expresses=expresses)
+    _complete(session, shapes, mixes, target=target, regime=regime, baselines=baselines, expresses=expresses)
     return [shapes[key] for key in sorted(shapes)]
 
 
@@ -140,14 +171,27 @@ def _workload(row: Contender) -> Workload:
     return Workload.of(row.operator, row.dims, row.tokens, dtype=row.dtype, world=row.world, routing=row.routing)
 
 
+def _mixes(rows: Iterable[Contender], objective: Objective | None) -> dict[Family, Mix]:
+    """Of the shapes that an objective decides for several routings at once."""
+    routings: dict[Family, set[str]] = {}
+    for row in rows if objective is not None and objective.mixes else ():
+        routings.setdefault(family(_workload(row)), set()).add(row.routing)
+    found = {} if objective is None else {key: objective.mix(names) for key, names in routings.items()}
+    return {key: mix for key, mix in found.items() if mix is not None}
+
+
 def _revisions(
-    rows: Iterable[Contender], provenances: Sequence[Provenance], baselines: Mapping[str, Sequence[str]]
-) -> dict[ShapeKey, str]:
+    rows: Iterable[Contender],
+    provenances: Sequence[Provenance],
+    baselines: Mapping[str, Sequence[str]],
+    mixes: Mapping[Family, Mix],
+) -> dict[ShapeKey | Family, str]:
     """Of each shape the revision that was measured last, of the most trusted provenance that it was measured with."""
-    latest: dict[ShapeKey, tuple[int, int, str]] = {}
+    latest: dict[ShapeKey | Family, tuple[int, int, str]] = {}
     for row in rows:
         if row.variant not in baselines[row.operator]:
-            key = shape_key(_workload(row))
+            workload = _workload(row)
+            key = family(workload) if family(workload) in mixes else shape_key(workload)
             trust = (-provenances.index(row.provenance), row.measurement_id, row.revision)
             latest[key] = max(latest.get(key, trust), trust)
     return {key: revision for key, (_, _, revision) in latest.items()}
@@ -163,11 +207,11 @@ def _measured(
     present = rows
     rows = [row for row in present if row.variant in baselines or row.revision == revision]
     if not rows:
-        return Measured(workload, present[0].provenance, revision, outdated=True)
+        return Measured(workload, present[0].provenance, revision, outdated=True, facts=present[0].facts)
     with_baseline = {row.provenance for row in rows if row.variant in baselines}
     provenance = next(p for p in provenances if p in (with_baseline or {row.provenance for row in rows}))
     mine = [row for row in rows if row.provenance is provenance]
-    measured = Measured(workload, provenance, revision)
+    measured = Measured(workload, provenance, revision, facts=present[0].facts)
     for row in _one_a_config(mine, baselines):
         (measured.baselines if row.variant in baselines else measured.candidates).append(_candidate(row))
     measured.searched_baselines += (
@@ -212,6 +256,7 @@ def _candidate(row: Contender) -> Candidate:
 def _complete(
     session: Session,
     shapes: Mapping[ShapeKey, ShapeEvidence],
+    mixes: Mapping[Family, Mix],
     *,
     target: str,
     regime: Regime,
@@ -221,16 +266,23 @@ def _complete(
     """Add what is beaten where it was measured and matters all the same.
 
     A config that may be the best at some tokens of a shape can serve its other tokens too, and what an exporter can
-    express is seldom what is fastest. One pass over the rows of the search finds both.
+    express is seldom what is fastest. One pass over the rows of the search finds both. What is the best over several
+    routings may be so at none of them: where that is asked for, a pass before finds it.
     """
     configs = _configs(session, baselines)
     workloads = _workloads(session, shapes, baselines)
-    somewhere = {
-        key: {candidate.config for measured in shape.at.values() for candidate in measured.candidates}
-        for key, shape in shapes.items()
-    }
+
+    def key_of(workload: Workload) -> ShapeKey | Family:
+        return family(workload) if family(workload) in mixes else shape_key(workload)
+
+    somewhere: dict[ShapeKey | Family, set[str]] = {}
+    for shape in shapes.values():
+        mine = {candidate.config for measured in shape.at.values() for candidate in measured.candidates}
+        somewhere.setdefault(key_of(shape.workload), set()).update(mine)
+    for key, leading in _leading(session, target, regime, workloads, mixes, configs, expresses).items():
+        somewhere[key] |= leading
     missing = {
-        id_: somewhere[shape_key(measured.workload)] - {candidate.config for candidate in measured.candidates}
+        id_: somewhere[key_of(measured.workload)] - {candidate.config for candidate in measured.candidates}
         for id_, measured in workloads.items()
     }
     fastest: dict[str, dict[int, _SearchRow]] = {name: {} for name in expresses}
@@ -255,6 +307,47 @@ def _complete(
                 able.append(_searched(found, configs[found[2]], measured.provenance))
             if able:
                 measured.expressible[name] = best(able)
+
+
+def _leading(
+    session: Session,
+    target: str,
+    regime: Regime,
+    workloads: Mapping[int, Measured],
+    mixes: Mapping[Family, Mix],
+    configs: Mapping[int, Config],
+    expresses: Mapping[str, Expresses],
+) -> dict[Family, set[str]]:
+    """Digests of the configs that may be the best over the routings of a mix at some tokens, and of the best that each
+    exporter can express."""
+    mine = {
+        id_: measured
+        for id_, measured in workloads.items()
+        if (mix := mixes.get(family(measured.workload))) and measured.workload.routing in mix.shares
+    }
+    if not mine:
+        return {}
+    rows: dict[Workload, dict[int, dict[str, _SearchRow]]] = {}
+    for row in _search_rows(session, target, regime, mine):
+        workload = mine[row[1]].workload
+        if row[2] in configs:
+            here = rows.setdefault(replace(workload, routing=ANY), {})
+            here.setdefault(row[2], {})[workload.routing] = row
+    found: dict[Family, set[str]] = {}
+    for workload, by_config in rows.items():
+        mix = mixes[family(workload)]
+        whole = {id_: by for id_, by in by_config.items() if by.keys() == mix.shares.keys()}
+        leading = found.setdefault(family(workload), set())
+        times = {id_: mix.of({name: median for name, (_, _, _, median, *_) in by.items()}) for id_, by in whole.items()}
+        if times:
+            fastest = whole[min(times, key=times.__getitem__)]
+            end = mix.of({name: high for name, (*_, high, _) in fastest.items()})
+            lows = {id_: mix.of({name: row[4] for name, row in by.items()}) for id_, by in whole.items()}
+            leading |= {configs[id_].digest for id_, low in lows.items() if low <= end}
+        for fits in expresses.values():
+            able = [id_ for id_ in whole if fits(workload, configs[id_])]
+            leading |= {configs[min(able, key=times.__getitem__)].digest} if able else set()
+    return found
 
 
 def _search_rows(

@@ -20,9 +20,7 @@ from typing import Literal
 from typing import Self
 
 from pydantic import Field
-from pydantic import SerializerFunctionWrapHandler
 from pydantic import ValidationError
-from pydantic import model_serializer
 from pydantic import model_validator
 
 from megatune_db.records import Provenance
@@ -38,12 +36,15 @@ from megatune_planner.crossover_schema import Crossover
 from megatune_planner.gate import Gate
 from megatune_planner.inputs import INPUTS
 from megatune_planner.inputs import Input
+from megatune_planner.objective import ANY
+from megatune_planner.objective import Mix
 from megatune_planner.reader import PlanError
 from megatune_planner.reader import load
 from megatune_planner.reader import shape_of
 from megatune_planner.rules import Rule
 from megatune_planner.schema import Part
 from megatune_planner.schema import Share
+from megatune_planner.schema import Sparse
 from megatune_planner.schema import Tokens
 
 UNITS = {
@@ -67,8 +68,10 @@ class Gap(Part):
     """What is missing."""
 
 
-class ShapePlan(Part):
+class ShapePlan(Sparse):
     """What holds for one shape of an operator."""
+
+    MAY_LACK = ("mix",)
 
     shape: str
     """The dims as a key, sorted by name."""
@@ -79,7 +82,7 @@ class ShapePlan(Part):
     world: Annotated[int, Field(ge=1)]
     """Ranks that take part in one launch."""
     routing: str
-    """How tokens are spread over experts; ``none`` where there are none."""
+    """How tokens are spread over experts; ``none`` where there are none, and ``any`` where ``mix`` says which."""
     measured_tokens: tuple[Tokens, ...]
     """Where a baseline was measured, ascending."""
     gaps: tuple[Gap, ...]
@@ -92,6 +95,17 @@ class ShapePlan(Part):
     """Of every two variants, and of a variant and a baseline that serve in neighbouring bands."""
     revision: str
     """Digest of the source of the kernels that were measured; empty where that is not known."""
+    mix: Mix | None = None
+    """What each figure stands for, where the shape was decided for several routings at once; else absent."""
+
+    @model_validator(mode="after")
+    def _mixed(self) -> Self:
+        if (self.mix is not None) != (self.routing == ANY):
+            raise ValueError(f"{self.shape}: the routing is {ANY!r} where a mix says of which, and nowhere else")
+        wanted = () if self.mix is None else self.mix.routings
+        if any(tuple(at.routing for at in point.routings) != wanted for band in self.bands for point in band.points):
+            raise ValueError(f"{self.shape}: points have figures of each routing of the mix, and of no other")
+        return self
 
     @model_validator(mode="after")
     def _tiled(self) -> Self:
@@ -158,8 +172,19 @@ class PlanTarget(Part):
         return Target.from_dict(self.model_dump(exclude={"digest"}))
 
 
-class PlanOptions(Part):
+class AskedObjective(Part):
+    """What was to be chosen by over the routings of a shape."""
+
+    kind: Literal["mean", "worst"]
+    """As in the mix of a shape."""
+    weights: dict[str, Annotated[float, Field(gt=0)]]
+    """By routing; empty: all that a shape was measured at, alike."""
+
+
+class PlanOptions(Sparse):
     """How the plan was made: with the same measurements, these give the same plan."""
+
+    MAY_LACK = ("objective",)
 
     provenances: tuple[Provenance, ...]
     """What counted as evidence."""
@@ -171,6 +196,8 @@ class PlanOptions(Part):
     """What each further config of a shape must save of the expected latency."""
     traffic: dict[str, Annotated[float, Field(gt=0)]]
     """Weight of a step by its tokens; empty: every measured number of tokens weighs the same."""
+    objective: AskedObjective | None = None
+    """Absent where each routing has bands of its own."""
 
 
 class Coverage(Part):
@@ -214,8 +241,10 @@ class Repeatability(Part):
     """That are not repeatable."""
 
 
-class Content(Part):
+class Content(Sparse):
     """Everything that the digest covers."""
+
+    MAY_LACK = ("repeatability",)
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
     """For people; several plans may share one."""
@@ -241,13 +270,6 @@ class Content(Part):
     """What the figures rest on."""
     repeatability: Repeatability | None = None
     """Absent where the campaign was not run again."""
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = serialize(self)
-        if self.repeatability is None:  # so that the digests of plans without it are what they were
-            del found["repeatability"]
-        return found
 
     @model_validator(mode="after")
     def _closed(self) -> Self:

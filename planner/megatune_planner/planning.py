@@ -24,6 +24,7 @@ from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_planner.band_schema import Band
 from megatune_planner.band_schema import BandPoint
+from megatune_planner.band_schema import RoutingPoint
 from megatune_planner.band_schema import UseConfig
 from megatune_planner.band_schema import UseStock
 from megatune_planner.bands import Segment
@@ -43,7 +44,11 @@ from megatune_planner.fallback import fallback_rules
 from megatune_planner.gate import Gate
 from megatune_planner.gate import gate_of
 from megatune_planner.inputs import INPUTS
+from megatune_planner.mixing import mixed
+from megatune_planner.objective import Objective
+from megatune_planner.objective import spelled
 from megatune_planner.plan import UNITS
+from megatune_planner.plan import AskedObjective
 from megatune_planner.plan import Content
 from megatune_planner.plan import Coverage
 from megatune_planner.plan import Gap
@@ -53,9 +58,11 @@ from megatune_planner.plan import PlanOptions
 from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
 from megatune_planner.routings import told_of_routings
+from megatune_planner.routings import told_of_routings_in
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 from megatune_planner.ties import compare
+from megatune_planner.ties import tie_set
 
 EVIDENCE = (Provenance.MEASURED, Provenance.REPLAYED)
 """What counts unless it is said otherwise: figures of the target itself, taken now or recorded."""
@@ -76,6 +83,8 @@ class Options:
     config_cost_us: float = 0.01
     traffic: Mapping[int, float] = field(default_factory=dict)
     """Weight of a step by its tokens; empty: every measured number of tokens weighs the same."""
+    objective: Objective | None = None
+    """What is chosen by over the routings of a shape; None: each has bands of its own."""
 
     def __post_init__(self) -> None:
         for name, value in (("least gain", self.min_gain), ("tie slack", self.tie_slack)):
@@ -128,17 +137,28 @@ def make_plan(
     found = next((row for row in queries.targets(session, counted=False) if row.digest == target), None)
     if found is None:
         raise MegatuneError(f"the database has no target {target!r}")
+    objective = options.objective or Objective()
     evidence = gather(
-        session, target=target, regime=regime, provenances=provenances, baselines=baselines, expresses=expresses
+        session,
+        target=target,
+        regime=regime,
+        provenances=provenances,
+        baselines=baselines,
+        expresses=expresses,
+        objective=objective,
     )
     samples = paired_samples(session, evidence)
+    evidence = mixed(evidence, samples, objective, expresses)
     where = f"on target {target} in regime {regime}, of provenance {' or '.join(provenances)}"
     if not evidence:
         raise NothingMeasured(f"nothing was measured {where}: run a campaign there first")
     operators: dict[str, list[ShapePlan]] = {}
     for shape in evidence:
-        planned = plan_shape(shape, samples, options, preferred, baselines[shape.workload.operator])
+        names = baselines[shape.workload.operator]
+        planned = plan_shape(shape, samples, options, preferred, names)
         if planned is not None:
+            alone = [plan_shape(each, samples, options, preferred, names) for each in shape.alone]
+            planned = told_of_routings_in(planned, list(filter(None, alone)), _tied_alone(shape, samples, options))
             operators.setdefault(shape.workload.operator, []).append(planned)
     if not operators:
         raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win")
@@ -166,6 +186,7 @@ def make_plan(
                 tie_slack=options.tie_slack,
                 config_cost_us=options.config_cost_us,
                 traffic={str(tokens): float(weight) for tokens, weight in sorted(options.traffic.items())},
+                objective=AskedObjective(**spelled(objective)) if objective.mixes else None,
             ),
             operators=plans,
             inputs=INPUTS,
@@ -205,11 +226,15 @@ def plan_shape(
     :param samples: of the finalists, by id of the measurement.
     :param baselines: names.
     """
+    samples = samples if evidence.mix is None else evidence.joined
     standings: list[Standing] = []
     gaps: list[Gap] = []
     for tokens, measured in sorted(evidence.at.items()):
+        gaps += (Gap(tokens=tokens, reason=reason) for reason in measured.gaps)
         if not measured.baselines:
-            gaps.append(Gap(tokens=tokens, reason="no baseline was measured"))
+            if not measured.gaps:
+                where = "" if evidence.mix is None else f" at each of {', '.join(evidence.mix.routings)}"
+                gaps.append(Gap(tokens=tokens, reason=f"no baseline was measured{where}"))
             continue
         standings.append(
             Standing.of(
@@ -225,7 +250,7 @@ def plan_shape(
         )
         if measured.outdated:
             gaps.append(Gap(tokens=tokens, reason="measured with another revision of the kernels alone: measure again"))
-        elif not measured.candidates:
+        elif not measured.candidates and not measured.gaps:
             gaps.append(Gap(tokens=tokens, reason="no config was measured: nothing but the baseline is known"))
     if not standings:
         return None
@@ -233,21 +258,32 @@ def plan_shape(
     workload = evidence.workload
     decided = {standing.tokens: evidence.at[standing.tokens] for standing in standings}
     fast = {standing.tokens: _fast_baselines(standing, decided, samples, options) for standing in standings}
-    bands = tuple(_bands(workload, segments, standings, fast, samples, options))
+    bands = tuple(_bands(evidence, segments, standings, fast, options))
     best = {tokens: best_of_each(measured) for tokens, measured in decided.items()}
     return ShapePlan(
         shape=workload.shape,
         dims=dict(workload.dims),
         dtype=workload.dtype,
         world=workload.world,
-        routing=workload.routing,
+        routing=evidence.routing,
         measured_tokens=tuple(decided),
         gaps=tuple(gaps),
         curves=curves(decided, best),
         bands=bands,
         crossovers=crossovers(workload, best, bands, samples, baselines=baselines),
         revision=evidence.revision,
+        mix=evidence.mix,
     )
+
+
+def _tied_alone(evidence: ShapeEvidence, samples: Samples, options: Options) -> set[tuple[str, int, str]]:
+    """Routing, tokens and digest of every config that ties with the fastest at one routing of a mix."""
+    return {
+        (name, tokens, candidate.config)
+        for tokens, measured in evidence.at.items()
+        for name, here in measured.alone.items()
+        for candidate in tie_set(here.candidates, samples, options.tie_slack)
+    }
 
 
 def _speed(baseline: Candidate) -> tuple[float, str]:
@@ -266,20 +302,22 @@ def _fast_baselines(
 
 
 def _bands(
-    workload: Workload,
+    evidence: ShapeEvidence,
     segments: Sequence[Segment],
     standings: Sequence[Standing],
     fast: Mapping[int, Mapping[str, Candidate]],
-    samples: Samples,
     options: Options,
 ) -> Iterator[Band]:
     for segment, baseline in _by_baseline(segments, standings, fast):
         inside = [standing for standing in standings if segment.lo <= standing.tokens <= segment.hi]
-        points = tuple(_point(standing, segment.config, fast[standing.tokens].get(baseline)) for standing in inside)
+        points = tuple(
+            _point(evidence.at[standing.tokens], standing, segment.config, fast[standing.tokens].get(baseline))
+            for standing in inside
+        )
         yield Band(
             tokens_lo=segment.lo,
             tokens_hi=segment.hi,
-            decision=_decision(workload, segment, baseline, standings),
+            decision=_decision(evidence.workload, segment, baseline, standings),
             reason=_reason(segment, points, standings[0].tokens, options),
             points=points,
             measured_share=len(points) / (segment.hi - segment.lo + 1),
@@ -357,10 +395,11 @@ def _needs(workload: Workload, config: Config, segment: Segment) -> tuple[Worksp
     return Workspace(max(n.bytes for n in needs), max(n.alignment for n in needs)), resident
 
 
-def _point(standing: Standing, config: str | None, serving_baseline: Candidate | None) -> BandPoint:
+def _point(measured: Measured, standing: Standing, config: str | None, serving_baseline: Candidate | None) -> BandPoint:
     baseline = serving_baseline or standing.baseline
     serving = baseline if config is None else standing.by_config[config]
-    evidence = {serving.measurement_id: serving.provenance, baseline.measurement_id: baseline.provenance}
+    evidence = {each.measurement_id: each.provenance for each in (*serving.measured, *baseline.measured)}
+    at_each = zip(measured.alone.items(), serving.behind, baseline.behind, strict=False)
     return BandPoint(
         tokens=standing.tokens,
         latency=latency_of(serving),
@@ -371,6 +410,17 @@ def _point(standing: Standing, config: str | None, serving_baseline: Candidate |
         tie_set_size=len(standing.ties),
         provenance=tuple(sorted(set(evidence.values()))),
         evidence=tuple(evidence),
+        routings=tuple(
+            RoutingPoint(
+                routing=name,
+                latency=latency_of(mine),
+                baseline_latency=latency_of(its),
+                evidence=tuple(dict.fromkeys((mine.measurement_id, its.measurement_id))),
+                facts=here.facts,
+            )
+            for (name, here), mine, its in at_each
+        ),
+        facts=measured.facts,
     )
 
 

@@ -7,6 +7,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
+from megatune_planner.objective import ANY
 from megatune_planner.plan import Plan
 from megatune_planner.planning import Preferred
 
@@ -16,8 +17,9 @@ def incumbents_of(plan: Plan) -> Preferred:
     shapes = {(operator.name, *shape.key): shape for operator in plan.content.operators for shape in operator.shapes}
 
     def preferred(workload: Workload) -> frozenset[str]:
-        key = (workload.operator, workload.shape, workload.dtype, workload.world, workload.routing)
-        shape = shapes.get(key)
+        key = (workload.operator, workload.shape, workload.dtype, workload.world)
+        # One that was decided for several routings at once serves at each of them.
+        shape = shapes.get((*key, workload.routing)) or shapes.get((*key, ANY))
         if shape is None:
             return frozenset()
         decision = shape.band(workload.tokens).decision

@@ -19,16 +19,19 @@ from rich.table import Table
 from rich.text import Text
 
 from megatune_planner.band_schema import Band
+from megatune_planner.band_schema import RoutingPoint
 from megatune_planner.band_schema import UseConfig
 from megatune_planner.band_schema import UseStock
 from megatune_planner.crossover_schema import Crossover
 from megatune_planner.depths import OPERATOR as PREFETCH
 from megatune_planner.depths import off_text
 from megatune_planner.gate import Gate
+from megatune_planner.plan import AskedObjective
 from megatune_planner.plan import Plan
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UnrepeatableBand
+from megatune_planner.routings import changes_text
 
 NARROW_COLUMNS = 80
 """Of a terminal that gets the columns that matter most alone."""
@@ -54,6 +57,12 @@ def decision_text(decision: UseConfig | UseStock) -> str:
 def facts_text(facts: Mapping[str, float]) -> str:
     """What an operator says of a workload beside its key, e.g. ``distinct experts 121, tokens an expert 1.06``."""
     return ", ".join(f"{name} {value:.4g}" for name, value in facts.items())
+
+
+def routing_text(point: RoutingPoint) -> str:
+    """What a decision takes at one routing of a mix, in words."""
+    took = f"{point.latency.median_us:.2f} of {point.baseline_latency.median_us:.2f} µs at {point.routing}"
+    return f"{took} ({facts_text(point.facts)})" if point.facts else took
 
 
 def gate_text(gate: Gate) -> str:
@@ -167,6 +176,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
                 ("holds for", gate_text(content.gate)),
                 ("regime", content.regime),
                 ("evidence", _evidence(plan)),
+                *((("objective", _objective(content.options.objective)),) if content.options.objective else ()),
                 *((("repeatable", repeatability_text(content.repeatability)),) if content.repeatability else ()),
                 *((("replaces", content.parent),) if content.parent else ()),
                 *((("signed by", plan.signature.key),) if plan.signature else ()),
@@ -180,7 +190,8 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
             yield Text("")
             saved = f"saves {saved_share(shape):.1%} of {'/'.join(operator.baselines)}"
             yield Text.assemble(
-                (f"{operator.name} {shape.shape}", "bold"), f"  {shape.dtype}, world {shape.world}: {saved}"
+                (f"{operator.name} {shape.shape}", "bold"),
+                f"  {shape.dtype}, world {shape.world}{_routing(shape)}: {saved}",
             )
             configs = list(dict.fromkeys(decision_text(b.decision) for b in shape.bands if b.decision.kind == "config"))
             yield _Bands(shape, configs)
@@ -193,6 +204,17 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     yield Text("")
     yield Text("When what they read is fixed", style="bold")
     yield Padding(_facts(_fixed(plan)), (0, 0, 0, 2), expand=False)
+
+
+def _objective(asked: AskedObjective) -> str:
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in asked.weights.items())
+    return f"{asked.kind} over {weights or 'the routings that a shape was measured at'}"
+
+
+def _routing(shape: ShapePlan) -> str:
+    if shape.mix is not None:
+        return f", {shape.mix.text}"
+    return "" if shape.routing == "none" else f", routing {shape.routing}"
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:
@@ -262,9 +284,20 @@ def _span(values: Sequence[float], spelled: str) -> str:
 def _remarks(shape: ShapePlan) -> Iterator[str]:
     # A reason is too long for a column.
     yield from (f"{tokens_text(band)} tokens: {band.reason}" for band in shape.bands if not band.points)
+    yield from (f"{tokens_text(band)} tokens: {text}" for band in shape.bands if (text := changes_text(band)))
+    yield from _of_workloads(shape)
     yield from map(crossover_text, shape.crossovers)
     for gap in shape.gaps:
         yield f"gap at {gap.tokens} tokens: {gap.reason}"
+
+
+def _of_workloads(shape: ShapePlan) -> Iterator[str]:
+    """What the operator says of each workload, and of a mix what its decision takes at each routing."""
+    for point in (point for band in shape.bands for point in band.points):
+        if point.facts:
+            yield f"at {point.tokens} tokens: {facts_text(point.facts)}"
+        if point.routings:
+            yield f"at {point.tokens} tokens: " + "; ".join(map(routing_text, point.routings))
 
 
 def _fixed(plan: Plan) -> list[tuple[str, str]]:

@@ -1,21 +1,47 @@
 """What a plan says where the same shape was measured at several routings: whether its winner changes with the routing.
 
-Each routing has a table of its own, because a reader knows under which it serves. Who does not know it sees from a
-band's reason that another routing of the same shape is served otherwise, and at which tokens.
+Where each routing has a table of its own, a reader knows under which it serves; who does not know it sees from a band's
+reason that another routing of the same shape is served otherwise, and at which tokens. Where one table is for all of
+them, a band's reason says at which routing alone something else would serve, and would not tie.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 
 from megatune_planner.band_schema import Band
 from megatune_planner.plan import ShapePlan
 
+CHANGES = "the winner changes with the routing: "
+
+Ties = AbstractSet[tuple[str, int, str]]
+"""Routing, tokens and digest of each config that ties with the fastest there."""
+
 
 def told_of_routings(shapes: Sequence[ShapePlan]) -> list[ShapePlan]:
     """The same shapes, with bands that say where another routing has another winner."""
-    return [_told(shape, [other for other in shapes if _differs_in_routing(shape, other)]) for shape in shapes]
+    return [
+        told_of_routings_in(shape, [other for other in shapes if _differs_in_routing(shape, other)]) for shape in shapes
+    ]
+
+
+def told_of_routings_in(shape: ShapePlan, others: Sequence[ShapePlan], ties: Ties = frozenset()) -> ShapePlan:
+    """The shape, with bands that say where one of the others has another winner.
+
+    :param others: the same shape at other routings.
+    :param ties: what is as good as the winner of another.
+    """
+    if not others:
+        return shape
+    return shape.model_copy(update={"bands": tuple(_band(band, others, ties) for band in shape.bands)})
+
+
+def changes_text(band: Band) -> str:
+    """What the band's reason says of that; empty where it says nothing."""
+    before, found, after = band.reason.partition(CHANGES)
+    return f"{found}{after}" if found and before.endswith("; ") else ""
 
 
 def _differs_in_routing(one: ShapePlan, other: ShapePlan) -> bool:
@@ -23,23 +49,22 @@ def _differs_in_routing(one: ShapePlan, other: ShapePlan) -> bool:
     return same and one.routing != other.routing
 
 
-def _told(shape: ShapePlan, others: Sequence[ShapePlan]) -> ShapePlan:
-    if not others:
-        return shape
-    return shape.model_copy(update={"bands": tuple(_band(band, others) for band in shape.bands)})
-
-
-def _band(band: Band, others: Sequence[ShapePlan]) -> Band:
-    changes = "; ".join(change for other in others for change in _changes(band, other))
+def _band(band: Band, others: Sequence[ShapePlan], ties: Ties) -> Band:
+    changes = "; ".join(change for other in others for change in _changes(band, other, ties))
     if not changes:
         return band
-    return band.model_copy(update={"reason": f"{band.reason}; the winner changes with the routing: {changes}"})
+    return band.model_copy(update={"reason": f"{band.reason}; {CHANGES}{changes}"})
 
 
-def _changes(band: Band, other: ShapePlan) -> Iterator[str]:
+def _changes(band: Band, other: ShapePlan, ties: Ties) -> Iterator[str]:
     """Where tokens of the band that were measured at another routing are served otherwise there."""
+    mine = band.decision.config if band.decision.kind == "config" else ""
     for theirs in other.bands:
-        tokens = [point.tokens for point in theirs.points if band.covers(point.tokens)]
+        tokens = [
+            point.tokens
+            for point in theirs.points
+            if band.covers(point.tokens) and (other.routing, point.tokens, mine) not in ties
+        ]
         if not tokens or not band.points or _served(theirs) == _served(band):
             continue
         where = f"{tokens[0]} to {tokens[-1]} tokens" if len(tokens) > 1 else f"{tokens[0]} tokens"

@@ -44,6 +44,13 @@ class Candidate:
     high_us: float
     """95 % interval of the median."""
     provenance: Provenance
+    behind: tuple[Candidate, ...] = ()
+    """What it was made of, where it stands for several routings: one of each."""
+
+    @property
+    def measured(self) -> tuple[Candidate, ...]:
+        """The measurements in it: itself, where it stands for nothing else."""
+        return self.behind or (self,)
 
 
 class Comparison(NamedTuple):

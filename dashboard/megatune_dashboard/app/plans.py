@@ -12,12 +12,16 @@ from megatune_db.queries import PlanSummary
 from megatune_db.records import Measurement
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.against_stock import StockComparison
+from megatune_planner.band_schema import BandPoint
 from megatune_planner.differences import Change
 from megatune_planner.differences import PlanDifference
 from megatune_planner.differences import ShapeDifference
+from megatune_planner.objective import ANY
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import decision_text
+from megatune_planner.rendering import facts_text
+from megatune_planner.rendering import routing_text
 from megatune_planner.rendering import tokens_text
 from megatune_planner.thresholds import Threshold
 
@@ -62,8 +66,7 @@ def shape_key(shape: ShapeDifference) -> str:
 
 def shape_title(shape: ShapeDifference) -> str:
     """Operator and shape, and what becomes of it."""
-    world = f", world {shape.world}" if shape.world > 1 else ""
-    title = f"{shape.operator} {shape.shape} ({shape.dtype}{world})"
+    title = f"{shape.operator} {shape.shape} ({_kind_text(shape)})"
     if shape.presence != "both":
         title += ": only in this plan" if shape.presence == "after" else ": no longer in this plan"
     if not shape.changes:
@@ -88,9 +91,20 @@ def stock_key(found: StockComparison) -> str:
 def stock_title(found: StockComparison) -> str:
     """Operator and shape, and what the plan saves."""
     shape = found.shape
-    world = f", world {shape.world}" if shape.world > 1 else ""
     effect = effect_text(found.stock_us, found.plan_us)
-    return f"{found.operator} {shape.shape} ({shape.dtype}{world}): {effect} against {'/'.join(found.baselines)}"
+    return f"{found.operator} {shape.shape} ({_kind_text(shape)}): {effect} against {'/'.join(found.baselines)}"
+
+
+def _kind_text(shape: ShapeDifference | ShapePlan) -> str:
+    """What tells shapes of the same dims apart."""
+    words = [shape.dtype]
+    if shape.world > 1:
+        words.append(f"world {shape.world}")
+    if isinstance(shape, ShapePlan) and shape.mix is not None:
+        words.append(shape.mix.text)
+    elif shape.routing != "none":
+        words.append(f"{shape.routing} routing" if shape.routing == ANY else f"routing {shape.routing}")
+    return ", ".join(words)
 
 
 def change_rows(shape: ShapeDifference) -> list[dict[str, Any]]:
@@ -140,11 +154,17 @@ def band_rows(shape: ShapePlan) -> list[dict[str, Any]]:
                 "stock": point.baseline,
                 "paired": point.paired,
             }
-            rows.append(tokens | figures | rest)
+            rows.append(tokens | figures | rest | _beside(point))
         if not band.points:
             blank = ("at tokens", "stock µs", "this plan µs", "saves %", "interval µs", "stock", "paired")
             rows.append(tokens | dict.fromkeys(blank) | rest)
     return rows
+
+
+def _beside(point: BandPoint) -> dict[str, Any]:
+    """What is said of few operators' workloads alone."""
+    found = {"at each routing": "; ".join(map(routing_text, point.routings)), "workload": facts_text(point.facts or {})}
+    return {name: text for name, text in found.items() if text}
 
 
 def band_evidence(shape: ShapePlan) -> list[tuple[int, ...]]:
