@@ -94,13 +94,13 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
             Constraint(
                 "idle",
                 "with blocks on less than half of the multiprocessors, the others' share of the bandwidth is lost",
-                # Ranks of a group may share a GPU, which emulates them: few blocks then, and little on its way.
-                lambda p: workload.world > 1 or 2 * kernel(p).row_blocks * kernel(p).split_k >= arch.sms,
+                # Ranks of a group may share a GPU, which emulates them.
+                lambda p: 2 * kernel(p).row_blocks * kernel(p).split_k * workload.world >= arch.sms,
             ),
             Constraint(
                 "on_its_way",
                 "with less than so much of the weights on its way at once, the memory waits to be asked",
-                lambda p: workload.world > 1 or kernel(p).bytes_on_their_way >= least_on_its_way(kernel(p)),
+                lambda p: kernel(p).bytes_on_their_way * workload.world >= least_on_its_way(kernel(p)),
             ),
             Constraint(
                 "residency",
