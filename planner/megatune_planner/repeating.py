@@ -34,6 +34,7 @@ from megatune_kernels.statistics import CONFIDENCE
 from megatune_planner.band_schema import Band
 from megatune_planner.bands import weights_of
 from megatune_planner.crossover_schema import Ratio
+from megatune_planner.objective import ANY
 from megatune_planner.plan import Plan
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
@@ -45,6 +46,10 @@ from megatune_planner.verifying.checks import Check
 from megatune_planner.verifying.checks import choice_of
 from megatune_planner.verifying.checks import workload_of
 from megatune_planner.verifying.judging import compare
+from megatune_planner.verifying.routings import Mixes
+from megatune_planner.verifying.routings import at_each_routing
+from megatune_planner.verifying.routings import joined
+from megatune_planner.verifying.routings import wholly_measured
 
 STOCK = "stock"
 
@@ -148,6 +153,11 @@ class Decision:
         return len(set(self.keys)) > 1
 
     @property
+    def mixes(self) -> Mixes:
+        """What its figures stand for, where that is several routings."""
+        return {} if self.shape.mix is None else {self.workload.at(0): self.shape.mix}
+
+    @property
     def place(self) -> str:
         return _place(self.operator, self.shape)
 
@@ -184,19 +194,23 @@ def decisions_of(plans: Sequence[Plan | None], workloads: Sequence[Workload] | N
 
 
 def _spans(workloads: Iterable[Workload]) -> dict[tuple[object, ...], tuple[int, int]]:
-    """The least and the most tokens of each shape."""
+    """The least and the most tokens of each shape, at each of its routings and at any."""
     found: dict[tuple[object, ...], tuple[int, int]] = {}
     for each in workloads:
-        key = (each.operator, each.shape, each.dtype, each.world, each.routing)
-        least, most = found.get(key, (each.tokens, each.tokens))
-        found[key] = (min(least, each.tokens), max(most, each.tokens))
+        for routing in (each.routing, ANY):
+            key = (each.operator, each.shape, each.dtype, each.world, routing)
+            least, most = found.get(key, (each.tokens, each.tokens))
+            found[key] = (min(least, each.tokens), max(most, each.tokens))
     return found
 
 
 def to_measure(decisions: Iterable[Decision]) -> list[Check]:
     """What to measure in one session each: the choices of all runs wherever one of them decides otherwise."""
     return [
-        Check(decision.workload, tuple(dict.fromkeys(decision.choices))) for decision in decisions if decision.flips
+        Check(workload, tuple(dict.fromkeys(decision.choices)))
+        for decision in decisions
+        if decision.flips
+        for workload in at_each_routing(decision.workload, decision.mixes)
     ]
 
 
@@ -217,6 +231,11 @@ def judge_repeats(
     """
     own = plans[0]
     assert own is not None
+    mixes = {workload: mix for decision in decisions for workload, mix in decision.mixes.items()}
+    measured = dict(measured) | {
+        (workload, config): joined(workload, mixes, [measured[place, config] for place in places])
+        for workload, config, places in wholly_measured(measured, mixes)
+    }
     slack = own.content.options.tie_slack
     flips = tuple(flip for decision in decisions for flip in _flips(decision, seeds, measured, slack))
     count = len(decisions) * (len(seeds) - 1)

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import field
 from functools import partial
 from typing import Literal
 
@@ -33,6 +34,9 @@ from megatune_planner.band_schema import CurvePoint
 from megatune_planner.band_schema import Latency
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
+from megatune_planner.verifying.routings import Mixes
+from megatune_planner.verifying.routings import at_each_routing
+from megatune_planner.verifying.routings import mixes_of
 
 CANARIES = 3
 """Workloads that are canaries; of each the fastest config and the fastest baseline are measured."""
@@ -90,6 +94,7 @@ class Checks:
 
     ends: tuple[BandEnd, ...]
     canaries: tuple[Canary, ...]
+    mixes: Mixes = field(default_factory=dict)
 
     @property
     def to_measure(self) -> tuple[Check, ...]:
@@ -100,7 +105,11 @@ class Checks:
             found.setdefault(band_end.workload, {}).update(dict.fromkeys(configs))
         for canary in self.canaries:
             found.setdefault(canary.workload, {})[canary.config] = None
-        return tuple(Check(workload, tuple(configs)) for workload, configs in found.items())
+        return tuple(
+            Check(each, tuple(configs))
+            for workload, configs in found.items()
+            for each in at_each_routing(workload, self.mixes)
+        )
 
 
 def checks_of(plan: Plan, measurable: Measurable | None = None) -> Checks:
@@ -110,15 +119,21 @@ def checks_of(plan: Plan, measurable: Measurable | None = None) -> Checks:
         of the band, its nearest measured tokens stand for it, and rivals that cannot be are left out.
     :raises MegatuneError: for an operator that is not installed.
     """
-    can = measurable or (lambda workload, config: True)
+    mixes = mixes_of(plan)
+
+    def can(workload: Workload, config: Config) -> bool:
+        return measurable is None or all(measurable(each, config) for each in at_each_routing(workload, mixes))
+
     ends: list[BandEnd] = []
     for each in plan.content.operators:
         for shape in each.shapes:
             ends += _ends(plan, each.name, each.baselines, shape, can)
-    return Checks(tuple(ends), tuple(_canaries(plan, {band_end.workload for band_end in ends}, can)))
+    return Checks(tuple(ends), tuple(_canaries(plan, {band_end.workload for band_end in ends}, can)), mixes)
 
 
 def workload_of(operator_name: str, shape: ShapePlan, tokens: int) -> Workload:
+    """What the shape's figures at these tokens are of; where they stand for several routings, ``at_each_routing`` says
+    what is measured for them."""
     return Workload.of(operator_name, shape.dims, tokens, dtype=shape.dtype, world=shape.world, routing=shape.routing)
 
 
@@ -140,7 +155,7 @@ def _ends(plan: Plan, name: str, baselines: Sequence[str], shape: ShapePlan, can
         choice = choice_of(band)
         for end, tokens in _tokens_of_ends(band, partial(_can_serve, name, shape, choice, can)):
             workload = workload_of(name, shape, tokens)
-            space = tuned.space(workload, arch)
+            space = tuned.space(at_each_routing(workload, mixes_of(plan))[0], arch)
             # Stock is whatever serves without a plan: which baseline that is decides nothing.
             served = known if band.decision.kind == "config" else []
             rivals: dict[Config, Kind] = {Config.of(each, {}): "baseline" for each in baselines if each in served}

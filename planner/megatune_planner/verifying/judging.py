@@ -53,6 +53,8 @@ from megatune_planner.verifying.checks import BandEnd
 from megatune_planner.verifying.checks import Canary
 from megatune_planner.verifying.checks import Checks
 from megatune_planner.verifying.checks import Rival
+from megatune_planner.verifying.routings import joined
+from megatune_planner.verifying.routings import wholly_measured
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import CanaryVerdict
 from megatune_planner.verifying.verification import Compared
@@ -77,6 +79,12 @@ class Again:
     id: int | None
     """Of the row; None where it is not kept."""
     measurement: Measurement
+    behind: tuple[int, ...] = ()
+    """Ids of the rows that it was made of, where it stands for several routings."""
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return self.behind if self.id is None else (self.id,)
 
 
 Measured = Mapping[tuple[Workload, Config], Again]
@@ -109,7 +117,7 @@ def judge(
     count = sum(
         _allowed(band_end, rival, margin, known) is not None for band_end in checks.ends for rival in band_end.rivals
     )
-    judging = _Judging(measured, margin, count, recording is not None, known)
+    judging = _Judging(_with_joined(measured, checks), margin, count, recording is not None, known)
     by_band: dict[tuple[object, ...], list[EndVerdict]] = {}
     for band_end in checks.ends:
         key = (band_end.operator, *band_end.shape.key, band_end.band.tokens_lo)
@@ -135,6 +143,16 @@ def judge(
         machine=judging.machine(checks.canaries),
         bands=bands,
     )
+
+
+def _with_joined(measured: Measured, checks: Checks) -> Measured:
+    """And what stands for several routings."""
+    found = dict(measured)
+    for workload, config, places in wholly_measured(measured, checks.mixes):
+        parts = [measured[place, config] for place in places]
+        one = joined(workload, checks.mixes, [each.measurement for each in parts])
+        found[workload, config] = Again(None, one, tuple(id_ for each in parts for id_ in each.ids))
+    return found
 
 
 @dataclass(frozen=True)
@@ -167,7 +185,7 @@ class _Judging:
             now_us=now,
             then_us=_then(band_end.shape, band_end.workload.tokens, band_end.choice),
             compared=compared,
-            evidence=tuple(sorted(each.id for each in found if each is not None and each.id is not None)),
+            evidence=tuple(sorted(id_ for each in found if each is not None for id_ in each.ids)),
         )
 
     def _works(self, again: Again | None) -> tuple[Verdict, str]:
