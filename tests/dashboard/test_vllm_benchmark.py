@@ -105,6 +105,18 @@ def test_every_shape_is_filled(shipped: dict[str, Path], tmp_path: Path) -> None
     assert (found[SPEEDUP].value, found[SPEEDUP].met) == (None, None)
 
 
+def test_what_the_table_has_is_left_where_nothing_is_faster(shipped: dict[str, Path], tmp_path: Path) -> None:
+    cases = [
+        *cell(2304, 1536, 1, cublas=5.0, table=3.6, best=3.0),
+        *cell(2304, 1536, 2, cublas=5.0, table=3.6, best=3.7),
+    ]
+    shipped["made-up"] = recorded(tmp_path, cases)
+    found = named()
+    assert found[SPEEDUP].value == pytest.approx((3.6 / 3.0) ** 0.5)
+    assert "left in 1 of them" in found[SPEEDUP].how
+    assert found[LEAST].value == 1
+
+
 def test_a_goal_that_is_missed_is_missed(shipped: dict[str, Path], tmp_path: Path) -> None:
     shipped["made-up"] = recorded(tmp_path, cell(2304, 1536, 1, cublas=5.0, table=3.1, best=3.0))
     found = named()
