@@ -203,6 +203,9 @@ class RecordTable(_Table):
     """Configs a cell beside each variant's default, the same ones in every cell that has them; absent: the whole
     space."""
     seed: Annotated[StrictInt, Field(ge=0)] = 0
+    around_defaults: StrictBool = False
+    """Whether a sample also has, for each value of each parameter, the config nearest to the variant's default that has
+    that value."""
     around_crossovers: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of a crossover's tokens: every whole number of tokens that near to one is recorded too, for replays that
     look for it. Of these cells it is the best configs of the listed tokens below and above that are measured. Absent:
