@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -143,6 +144,21 @@ class Part:
     after: tuple[str, ...] = ()
     """Parts on other streams that it waits for. The first part of another stream than 0 that waits for none begins
     with the config."""
+    carveout: int | None = None
+    """As ``Launch.carveout``, where the config says more than the part's own operator does."""
+    leads: bool = False
+    """Nothing on its stream comes before it whose end it could overlap: it is launched without programmatic
+    serialisation, whatever its own config has."""
+
+    def launch(self, workload: Workload | None = None) -> Launch:
+        """How it is launched, over ``workload`` where that is another one of its operator."""
+        over = self.workload if workload is None else workload
+        shape = operator(over.operator).launch(over, self.config)
+        return replace(
+            shape,
+            carveout=shape.carveout if self.carveout is None else self.carveout,
+            programmatic=shape.programmatic and not self.leads,
+        )
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import pytest
 
 from megatune_db.records import Status
 from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.prefetch.ranges import MIB
@@ -134,13 +135,13 @@ def test_the_prefetch_runs_beside_the_idle_phase_and_ends_before_the_next_chain(
 
 
 def test_every_launch_has_the_operands_of_its_copy(gpu: Gpu, buffers: Any) -> None:
-    config = default(grid=2, chunk_kib=4, depth_mib=1, start_percent=25)
+    config = default(grid=8, chunk_kib=4, depth_mib=1, start_percent=50)
     chain = chain_on(gpu, buffers, config)
     for copy in (1, 2):
         gpu.launched.clear()
         chain.enqueue(None, copy)
         given = {one.kernel: one.arguments for one in gpu.launched}
-        assert given["prefetch"] == (*buffers.pointers(copy), 3, 1, 4096, 750)
+        assert given["prefetch"] == (*buffers.pointers(copy), 0, 3, 1, 4096, 0, 0, 1500)
         assert given["idle"] == (3000,)
         for name in ("consumer1", "consumer2", "consumer3"):
             assert given[name][:3] == buffers.part_pointers(name, copy)
@@ -222,11 +223,50 @@ def test_the_probe_reads_pieces_of_a_quarter_of_the_l2(gpu: Gpu, buffers: Any) -
     assert len({one.arguments for one in gpu.launched}) == 1
 
 
+def test_no_launch_of_the_probe_hides_behind_the_one_before(
+    gpu: Gpu, buffers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatune_tuner.workers import gpu_chain
+
+    shapes: list[Launch] = []
+
+    def load(artifact: Artifact, shape: Launch, device: int) -> tuple[str, Launch]:
+        shapes.append(shape)
+        return artifact.key, shape
+
+    monkeypatch.setattr(gpu_chain, "load", load)
+    chain = chain_on(gpu, buffers, default(pdl=True))
+    assert sum(shape.programmatic for shape in shapes) == 3
+    shapes.clear()
+    probe = chain.probe(MIB)
+    probe.cold.enqueue()
+    probe.hot.enqueue()
+    assert [shape.programmatic for shape in shapes] == [False]
+    (cold,) = (each for each in chain.alone(MIB) if each.name == "consumer1 cold")
+    cold.enqueue()
+    assert shapes[-1].programmatic
+
+
+def test_a_share_of_shared_memory_of_the_chain_is_that_of_its_launches(
+    gpu: Gpu, buffers: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from megatune_tuner.workers import gpu_chain
+
+    shapes: dict[str, Launch] = {}
+    monkeypatch.setattr(
+        gpu_chain, "load", lambda artifact, shape, _: shapes.update({artifact.key: shape}) or ("", shape)
+    )
+    chain_on(gpu, buffers, default(shared="most"))
+    assert {shape.carveout for shape in shapes.values()} == {100}
+    chain_on(gpu, buffers, default(shared="own"))
+    assert {shapes[f"consumer{i}"].carveout for i in (1, 2, 3)} == {None}
+
+
 def test_equal_launches_have_equal_keys(gpu: Gpu, buffers: Any) -> None:
     def keys(config: Config) -> dict[str, object]:
         return {each.name: each.key for each in chain_on(gpu, buffers, config).alone(MIB)}
 
-    one, other = keys(default(grid=1)), keys(default(grid=2))
+    one, other = keys(default(grid=8)), keys(default(grid=16))
     assert {name for name in one if one[name] != other[name]} == {"prefetch"}
     assert keys(default(pdl=True)) != keys(default(pdl=False))
 
@@ -263,6 +303,8 @@ def bench(gpu: Gpu, buffers: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     made._events = [Event() for _ in range(2 * gpu_timing.MOST_SAMPLES)]
     made._buffers = lambda _: buffers
     made._alone_us = {}
+    # What a copy gives: a piece of the probe then takes 0.2 µs and more from memory.
+    made._copied = 1e6
     made._last_busy = made._next_watch = -float("inf")
     return made
 
@@ -282,7 +324,7 @@ def test_a_measurement_of_a_chain_has_the_times_of_its_parts(bench: Any, gpu: Gp
     assert times["idle"] == pytest.approx(500 / 33)
     # What was timed is not timed again: another prefetch has new launches of its own alone.
     launches = len(gpu.launched)
-    bench.search(job(default(grid=2)))
+    bench.search(job(default(grid=16)))
     again = gpu.launched[launches:]
     count = {name: sum(one.kernel == name for one in again) for name in ("prefetch", "idle", "consumer2")}
     assert count["prefetch"] > count["idle"] == count["consumer2"]
@@ -296,12 +338,36 @@ def test_finalists_of_chains_have_parts_too(bench: Any) -> None:
     assert dict(found[0].parts_us)["idle"] == dict(found[1].parts_us)["idle"]
 
 
-def test_operands_that_stay_in_the_l2_are_no_measurement(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from megatune_tuner.workers import gpu_timing
-
-    # The diary's times are the same for every replay, so a launch takes as long cold as hot.
-    monkeypatch.setattr(gpu_timing, "LEAST_PROBE_BYTES", 1)
-    monkeypatch.setattr(bench, "_alone", lambda alone, job: 5.0)
+@pytest.mark.parametrize(
+    ("cold_us", "hot_us", "status"),
+    [
+        # As fast cold as hot, and slower than memory: the reader waits for something else, and tells nothing.
+        (5.0, 5.0, Status.OK),
+        (5.0, 5.1, Status.OK),
+        (0.3, 0.1, Status.OK),
+        # Faster than memory is.
+        (0.1, 0.1, Status.INFEASIBLE),
+        (0.15, 0.1, Status.INFEASIBLE),
+    ],
+)
+def test_operands_that_come_faster_than_memory_gives_them_are_not_cold(
+    bench: Any, monkeypatch: pytest.MonkeyPatch, cold_us: float, hot_us: float, status: Status
+) -> None:
+    times = {"probe cold": cold_us, "probe hot": hot_us}
+    monkeypatch.setattr(bench, "_alone", lambda alone, job: times.get(alone.name, 2.0))
     found = bench.search(job(default()))
-    assert found.status is Status.INFEASIBLE
-    assert found.reason.startswith("operands are not cold: ")
+    assert found.status is status
+    if status is Status.OK:
+        # What was seen is kept, and by how much the L2 was flushed.
+        assert dict(found.parts_us)["probe cold"] == cold_us
+        assert found.flush_bytes == 3 * PREFETCH.rotating_bytes(CHAIN)
+    else:
+        assert found.reason.startswith("operands are not cold: ")
+        assert "from memory takes 0.2" in found.reason
+
+
+def test_how_fast_memory_is_is_measured_once(bench: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = iter([4e6, 5e6])
+    bench._copied = None
+    monkeypatch.setattr(bench, "_copy", lambda: next(speeds))
+    assert [bench.copy_bytes_a_us() for _ in range(2)] == [4e6, 4e6]

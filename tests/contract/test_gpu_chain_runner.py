@@ -64,10 +64,12 @@ class TestChainRunner(RunnerContract):
     def good(self, runner: Runner) -> list[Request]:
         configs = [
             default(runner),
-            default(runner, pdl=False, start_percent=50, carveout=100),
-            default(runner, depth_mib=1, grid=1, chunk_kib=64),
-            Config.of("plain", {"pdl": True}),
-            Config.of("plain", {"pdl": False}),
+            default(runner, pdl=False, consumer="cold", start_percent=50, carveout=0),
+            default(runner, depth_mib=1, grid=8, chunk_kib=4, shared="own"),
+            default(runner, walk="columns"),
+            default(runner, walk="columns", consumer="warm"),
+            Config.of("plain", {"pdl": True, "consumer": "early", "shared": "most"}),
+            Config.of("plain", {"pdl": False, "consumer": "cold", "shared": "own"}),
         ]
         return [request(runner, config) for config in [*configs, NONE]]
 

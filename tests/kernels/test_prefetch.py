@@ -11,9 +11,12 @@ from megatune_kernels.artifact import source_digest
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
+from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.prefetch import consumers
+from megatune_kernels.prefetch.ahead import ahead_bytes
+from megatune_kernels.prefetch.ahead import head_bytes
 from megatune_kernels.prefetch.chain import chain_of
 from megatune_kernels.prefetch.ranges import MIB
 from megatune_kernels.space import Config
@@ -141,9 +144,26 @@ def test_no_depth_is_more_than_the_weights_or_the_l2(dims: dict[str, int], l2_mi
 def test_constraints_say_why() -> None:
     space = PREFETCH.space(chain(KDA), ARCH)
     assert space.violations(default(chain(KDA), depth_mib=64))[0].startswith("L2: what was asked for must stay")
-    assert space.violations(default(chain(KDA), depth_mib=1, grid=64, chunk_kib=64))[0].startswith("blocks: every")
+    small = PREFETCH.space(chain({"idle_ns": 3000, "n1": 32, "k1": 7168}), ARCH)
+    assert small.violations(default(chain(KDA), depth_mib=1, grid=64, consumer="default"))[0].startswith(
+        "blocks: every"
+    )
     assert space.violations(default(chain(KDA), depth_mib=96))[0].startswith("depth_mib=96: allowed are 1, 2")
-    assert [str(c) for c in space.configs if c.variant == "plain"] == ["plain pdl=False", "plain pdl=True"]
+    assert space.violations(default(chain(KDA), pdl=False))[0].startswith("early: only a programmatic launch asks")
+    assert space.violations(default(chain(KDA), walk="later"))[0].startswith("walk=later: allowed are rows, columns")
+    later = PREFETCH.space(chain(MLA), ARCH)
+    assert not later.violations(default(chain(MLA), walk="later", depth_mib=28))
+    assert later.violations(default(chain(MLA), walk="later", depth_mib=32)) == [
+        "walk: behind the first consumer there are no more weights"
+    ]
+    assert [str(c) for c in space.configs if c.variant == "plain"] == [
+        "plain consumer=cold pdl=False shared=own",
+        "plain consumer=cold pdl=False shared=most",
+        "plain consumer=cold pdl=True shared=own",
+        "plain consumer=cold pdl=True shared=most",
+        "plain consumer=early pdl=True shared=own",
+        "plain consumer=early pdl=True shared=most",
+    ]
 
 
 def test_a_depth_beyond_the_weights_is_never_launched() -> None:
@@ -151,11 +171,15 @@ def test_a_depth_beyond_the_weights_is_never_launched() -> None:
     for call in (PREFETCH.parts, PREFETCH.launch):
         with pytest.raises(MegatuneError, match=r"depth_mib=5 is impossible: the consumers have 3.9 MiB of weights"):
             call(workload, default(workload, depth_mib=5))
+    with pytest.raises(
+        MegatuneError, match=r"depth_mib=32 is impossible: the consumers behind the first have 27.8 MiB"
+    ):
+        PREFETCH.parts(chain(MLA), default(chain(MLA), depth_mib=32, walk="later"))
 
 
 def test_parts_of_a_prefetch_are_its_kernel_beside_the_idle_phase_and_the_consumers_behind() -> None:
     workload = chain(MLA, 4)
-    parts = PREFETCH.parts(workload, default(workload, pdl=True))
+    parts = PREFETCH.parts(workload, default(workload, consumer="cold"))
     assert [(p.name, p.workload.operator, p.stream, p.after) for p in parts] == [
         ("prefetch", "prefetch", 1, ()),
         ("idle", "prefetch", 0, ()),
@@ -169,7 +193,7 @@ def test_parts_of_a_prefetch_are_its_kernel_beside_the_idle_phase_and_the_consum
         assert not operator("projection").space(part.workload, ARCH).violations(part.config)
         assert part.config.params["pdl"] is True
     # What a part is does not depend on what it does not take: parts are timed once for many configs.
-    other = PREFETCH.parts(workload, default(workload, pdl=False))
+    other = PREFETCH.parts(workload, default(workload, consumer="cold", pdl=False))
     assert other[:2] == parts[:2]
     assert not any(p.config.params["pdl"] for p in other[2:])
 
@@ -199,14 +223,75 @@ def test_a_consumer_that_follows_another_part_has_a_stream_of_its_own_and_no_pro
 
 def test_the_launch_of_the_prefetch_is_its_config() -> None:
     workload = chain(MLA)
-    launch = PREFETCH.launch(
-        workload, default(workload, depth_mib=24, grid=16, chunk_kib=64, carveout=100, start_percent=50)
-    )
-    assert (launch.grid, launch.block, launch.carveout) == ((16, 1, 1), (32, 1, 1), 100)
-    assert launch.scalars == (3, 24, 65536, 2500)
-    assert PREFETCH.launch(workload, Config.of("idle", {})).scalars == (5000,)
+    chosen = default(workload, depth_mib=24, grid=16, chunk_kib=4, carveout=0, start_percent=50)
+    launch = PREFETCH.launch(workload, chosen)
+    assert (launch.grid, launch.block, launch.carveout) == ((16, 1, 1), (32, 1, 1), 0)
+    assert launch.scalars == (0, 3, 24, 4096, 0, 0, 2500)
+    assert PREFETCH.launch(workload, Config.of("prefetch", {**chosen.params, "walk": "later"})).scalars[:2] == (1, 3)
+    idle = PREFETCH.launch(workload, Config.of("idle", {}))
+    # Nothing of what waits for it has to wait for its SM to change.
+    assert (idle.scalars, idle.carveout, idle.shared_bytes) == ((5000,), 100, 0)
     with pytest.raises(MegatuneError, match="'plain' is no kernel of prefetch"):
         PREFETCH.launch(workload, Config.of("plain", {"pdl": True}))
+
+
+def test_a_prefetch_by_columns_leaves_to_the_first_consumer_what_it_asks_for_itself() -> None:
+    workload = chain(MLA, 8)
+
+    def parts(**changes: object) -> dict[str, Part]:
+        return {part.name: part for part in PREFETCH.parts(workload, default(workload, **changes))}
+
+    found = parts(walk="columns")
+    first = found["consumer1"]
+    head = head_bytes(first.workload, first.config)
+    assert 0 < head < 2 * 7168
+    assert found["prefetch"].launch().scalars[4:6] == (1, head)
+    # What is as it lies, or waits for nothing, leaves nothing out.
+    assert parts(walk="rows")["prefetch"].launch().scalars[4:6] == (0, 0)
+    apart = parts(walk="columns", pdl=False, consumer="cold", shared="own")
+    assert apart["prefetch"].launch().scalars[4:6] == (1, 0)
+
+
+@pytest.mark.parametrize("tokens", [1, 8])
+def test_what_is_asked_for_ahead_is_a_head_of_every_row_that_is_on_the_gpu(tokens: int) -> None:
+    projection = operator("projection")
+    for n, k in ((560, 7168), (2112, 7168), (1152, 1536)):
+        workload = projection.workload({"n": n, "k": k}, tokens)
+        configs = projection.space(workload, ARCH).configs
+        for config in configs[:: max(1, len(configs) // 40)]:
+            ahead, head = ahead_bytes(workload, config, ARCH, 132), head_bytes(workload, config)
+            assert 0 <= ahead <= 2 * n * k
+            assert 0 <= head <= 2 * k
+            # A GPU of so many SMs has all blocks at once, and the last one may have fewer rows than the others.
+            everywhere = ahead_bytes(workload, config, ARCH, 1 << 20)
+            assert ahead <= everywhere
+            if head:
+                assert head * n <= everywhere <= head * (n + 127)
+
+
+def test_early_consumers_are_those_behind_the_idle_phase() -> None:
+    workload = chain(MLA, 8)
+
+    def configs(**changes: object) -> list[Config]:
+        return [part.config for part in PREFETCH.parts(workload, default(workload, **changes))[2:]]
+
+    early, cold = configs(consumer="early"), configs(consumer="cold")
+    assert early[0] != cold[0]
+    assert early[1:] == cold[1:]
+    first = chain_of(workload).consumers[0].workload(8)
+    assert ahead_bytes(first, early[0], ARCH, 132) > ahead_bytes(first, cold[0], ARCH, 132)
+    # One that waits for an event overlaps nothing.
+    apart = chain({**MLA, "after3": 0}, 8)
+    third = {part.name: part for part in PREFETCH.parts(apart, default(apart))}["consumer3"]
+    assert third.config == consumers.config_of("cold", third.workload, False)
+
+
+def test_consumers_of_one_share_of_shared_memory_do_not_wait_for_another() -> None:
+    workload = chain(MLA, 8)
+    for shared, carveout in (("own", None), ("most", 100)):
+        parts = PREFETCH.parts(workload, default(workload, shared=shared))
+        assert {part.launch().carveout for part in parts[2:]} == {carveout}
+    assert {part.launch().carveout for part in PREFETCH.parts(workload, Config.of("none", {}))[1:]} == {None}
 
 
 def test_one_prefetch_kernel_serves_every_config() -> None:
@@ -239,7 +324,7 @@ def test_other_kernels_of_a_consumer_are_another_revision_of_the_chain(monkeypat
 
 def test_consumers_run_as_their_winners_do(monkeypatch: pytest.MonkeyPatch) -> None:
     consumer = chain_of(chain(KDA, 5)).consumers[0].workload(5)
-    assert consumers.kinds(chain_of(chain(KDA))) == ("cold",)
+    assert consumers.kinds(chain_of(chain(KDA))) == ("warm", "cold", "early")
     # 5 tokens were not recorded: 6 are nearest, more tokens before fewer.
     table = consumers._tables()["cold"]["6288x7168"]
     assert "5" not in table
@@ -266,6 +351,8 @@ def test_consumers_of_unknown_shapes_run_with_defaults() -> None:
 
 def test_winners_of_warm_weights_are_a_choice_where_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     cold = consumers._tables()["cold"]
+    monkeypatch.setattr(consumers, "_tables", lambda: {"cold": cold})
+    assert consumers.kinds(chain_of(chain(KDA))) == ("cold",)
     warm = {"6288x7168": {"1": {kind: cold["6288x7168"]["8"][kind] for kind in ("pdl", "plain")}}}
     monkeypatch.setattr(consumers, "_tables", lambda: {"cold": cold, "warm": {**warm, "1536x128": cold["1536x128"]}})
     consumers.config_of.cache_clear()
@@ -294,18 +381,24 @@ def test_the_idle_phase_of_a_group_is_a_reduction_that_overlaps_nothing_before_i
     reduction = parts[1]
     assert reduction.workload == operator("reduction").workload({"width": 7168}, 4, world=8)
     assert not operator("reduction").space(reduction.workload, ARCH).violations(reduction.config)
-    assert reduction.config.params["pdl"] is False
-    assert all(part.config.params["pdl"] for part in parts[2:])
+    # It lets others start before its end, and itself waits for all that is before it.
+    assert reduction.config.params["pdl"] is True
+    assert reduction.launch().programmatic is False
+    assert reduction.launch().carveout == 100
+    assert all(part.config.params["pdl"] and part.launch().programmatic for part in parts[2:])
+    baseline = PREFETCH.parts(workload, Config.of("none", {}))
+    assert not any(part.config.params["pdl"] for part in baseline)
     assert PREFETCH.workspace(workload, config) == operator("reduction").workspace(reduction.workload, reduction.config)
     assert PREFETCH.workspace(chain(KDA), default(chain(KDA))).bytes == 0
 
 
 def test_a_reduction_runs_as_it_was_the_fastest_where_it_was_measured() -> None:
-    def reducer(tokens: int, world: int, width: int = 7168) -> Config:
-        return consumers.reducer_of(operator("reduction").workload({"width": width}, tokens, world=world))
+    def reducer(tokens: int, world: int, width: int = 7168, pdl: bool = False) -> Config:
+        return consumers.reducer_of(operator("reduction").workload({"width": width}, tokens, world=world), pdl)
 
     assert (reducer(1, 2).variant, reducer(512, 2).variant) == ("full_fanout", "two_stage")
-    # At the nearest tokens at which that is legal; never with a programmatic launch.
+    # At the nearest tokens at which that is legal, and the same one where consumers may start while it runs.
+    assert reducer(1, 2, pdl=True) == Config.of("full_fanout", {**reducer(1, 2).params, "pdl": True})
     assert reducer(3, 2) == reducer(4, 2)
     default = operator("reduction").space(operator("reduction").workload({"width": 7168}, 1, world=8), ARCH).defaults()
     assert reducer(1, 8) == Config.of(default[0].variant, {**default[0].params, "pdl": False})

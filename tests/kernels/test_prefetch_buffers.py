@@ -54,7 +54,7 @@ def test_tables_have_the_weights_of_each_copy_in_the_order_of_reading(buffers: A
         assert buffers.pointers(copy) == (table.data_ptr(),) == buffers.part_pointers("prefetch", copy)
         assert table.data_ptr() % 16 == 0
         assert table.tolist() == [
-            [buffers.part_pointers(c.name, copy)[1], 2 * c.n * c.k] for c in chain_of(CHAIN).consumers
+            [buffers.part_pointers(c.name, copy)[1], 2 * c.k + (c.n << 32)] for c in chain_of(CHAIN).consumers
         ]
     assert buffers.part_pointers("idle", 0) == ()
 

@@ -67,7 +67,7 @@ def test_all_parts_of_a_sample_of_chains_compile() -> None:
     assert len(entries) > 8
 
 
-@pytest.mark.parametrize(("variant", "kinds"), [("prefetch", ["u64", *["u32"] * 4]), ("idle", ["u32"])])
+@pytest.mark.parametrize(("variant", "kinds"), [("prefetch", ["u64", *["u32"] * 7]), ("idle", ["u32"])])
 def test_entries_take_addresses_and_32_bit_integers(variant: str, kinds: list[str]) -> None:
     from cutlass import Int32
     from cutlass import Int64

@@ -106,3 +106,16 @@ class Catalogue:
             group.first + int(group.steps(parameter.default for parameter in group.variant.parameters).argmin())
             for group in self.groups
         ]
+
+    def around_defaults(self) -> list[int]:
+        """For each value of each parameter the index of the config nearest to the variant's defaults that has it, in
+        the order of the parameters and their values."""
+        found: dict[int, None] = {}
+        for group in self.groups:
+            steps = group.steps(parameter.default for parameter in group.variant.parameters)
+            for column, parameter in enumerate(group.variant.parameters):
+                for rank in range(len(parameter.values)):
+                    having = np.flatnonzero(group.ranks[:, column] == rank)
+                    if len(having):
+                        found[group.first + int(having[steps[having].argmin()])] = None
+        return list(found)

@@ -117,14 +117,18 @@ def record(
         return recorder.run(path, facts or {})
 
 
-def sampled(catalogue: Catalogue, count: int | None, seed: int) -> list[Config]:
+def sampled(catalogue: Catalogue, count: int | None, seed: int, *, around_defaults: bool = False) -> list[Config]:
     """The configs of a cell to record: all, or each variant's default and ``count`` more.
 
     Those come in the order of a hash of the config and the seed, so that cells share as many as their spaces allow.
+
+    :param around_defaults: also, for each value of each parameter, the one nearest to the default that has that value.
     """
     if count is None:
         return list(catalogue.configs)
     chosen = [catalogue.configs[index] for index in catalogue.defaults()]
+    if around_defaults:
+        chosen += [catalogue.configs[index] for index in catalogue.around_defaults()]
     ordered = sorted(catalogue.configs, key=lambda config: _place(config.digest, seed))
     return list(dict.fromkeys([*chosen, *ordered[:count]]))
 
@@ -271,7 +275,8 @@ class _Recorder:
             return _Cell(workload, NOTHING, [], {})
         baselines = [Config.of(name, {}) for name in operator(workload.operator).baselines]
         if listed:
-            chosen = sampled(catalogue, self._campaign.record.sample, self._campaign.record.seed)
+            asked = self._campaign.record
+            chosen = sampled(catalogue, asked.sample, asked.seed, around_defaults=asked.around_defaults)
         else:
             chosen = self._best_near(workload, catalogue)
         known = self._ledger.known(workload)
@@ -402,9 +407,10 @@ class _Recorder:
             )
         if asked.sample is None:
             return f"the whole space of each cell, and its baselines{around}"
+        near = ", for each value of each parameter the config nearest to it" if asked.around_defaults else ""
         # Campaigns on the same target share its rows, and leaving theirs out would hide the best configs.
         return (
             f"each cell's {asked.sample} first configs in the order of a hash with seed {asked.seed}, "
-            "the default of each variant, and the baselines; besides these, what searches on the same target proposed"
-            f"{around}"
+            f"the default of each variant{near}, and the baselines; besides these, what searches on the same target "
+            f"proposed{around}"
         )

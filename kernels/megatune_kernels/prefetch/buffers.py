@@ -21,8 +21,9 @@ DIVISORS = [n for n in range(1, COPIES + 1) if COPIES % n == 0]
 
 
 class ChainBuffers:
-    """``copies`` sets of every consumer's operands, and of each set a table [consumers, 2] of address and bytes of the
-    weights, 64 bits each, in the order in which they are read.
+    """``copies`` sets of every consumer's operands, and of each set a table [consumers, 2] of 64-bit words: the address
+    of the weights, and bytes of a row in the lower half beside rows in the upper one, in the order in which they are
+    read.
 
     A consumer's results keep to the bounds that it has alone.
     """
@@ -37,13 +38,12 @@ class ChainBuffers:
             consumer.name: ProjectionBuffers(consumer.workload(workload.tokens), copies, seed + consumer.number, device)
             for consumer in self._consumers
         }
-        ranges = [
-            [(self._weights(consumer, copy), consumer.weight_bytes) for consumer in self._consumers]
-            for copy in range(copies)
-        ]
-        for each in ranges:
-            check_ranges(each)
-        self._tables = torch.tensor(ranges, dtype=torch.int64, device=device)
+        tables = []
+        for copy in range(copies):
+            places = [self._weights(consumer, copy) for consumer in self._consumers]
+            check_ranges([(at, consumer.row_bytes) for at, consumer in zip(places, self._consumers, strict=True)])
+            tables.append([[at, c.row_bytes | c.n << 32] for at, c in zip(places, self._consumers, strict=True)])
+        self._tables = torch.tensor(tables, dtype=torch.int64, device=device)
 
     def pointers(self, copy: int) -> tuple[int, ...]:
         """The table that the prefetch walks."""

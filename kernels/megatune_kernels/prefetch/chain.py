@@ -43,8 +43,12 @@ class Consumer:
         return f"consumer{self.number}"
 
     @property
+    def row_bytes(self) -> int:
+        return BF16_BYTES * self.k
+
+    @property
     def weight_bytes(self) -> int:
-        return BF16_BYTES * self.n * self.k
+        return self.n * self.row_bytes
 
     def workload(self, tokens: int) -> Workload:
         return Workload.of(PROJECTION, {"n": self.n, "k": self.k}, tokens)

@@ -1,8 +1,9 @@
-"""Which config a consumer of a chain runs with: the winner of its own measurements, cold or warm; and a reduction.
+"""Which config a consumer of a chain runs with: one that its own measurements speak for; and a reduction.
 
-``consumers.json`` holds winners by regime of the weights, shape and tokens, for programmatic launches and without, and
-of reductions by width and world; it is made from recordings by ``python -m megatune_tuner.consumer_table``. A shape
-that it lacks runs with the default of its operator's space.
+``consumers.json`` holds configs by shape and tokens, for programmatic launches and without: the winners over cold
+weights and over warm ones; for consumers right behind the idle phase the ``early`` ones, the fastest when what they ask
+for before they wait is taken off; and winners of reductions by width and world. It is made from recordings by
+``python -m megatune_tuner.consumer_table``. A shape that it lacks runs with the default of its operator's space.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from megatune_kernels.target import architecture
 DEFAULT = "default"
 COLD = "cold"
 WARM = "warm"
-TABLES = (COLD, WARM)
+EARLY = "early"
+"""Programmatic launches behind the idle phase alone; other consumers are as in ``cold``."""
+TABLES = (WARM, COLD, EARLY)
+"""In an order in which neighbours have the most in common."""
 SIMT_DEFAULT_TOKENS = 4
 """Up to so many the default of ``simt`` is the better one: measured on an H200."""
 ARCH = "sm_90a"
@@ -64,15 +68,16 @@ def reducer_name(workload: Workload) -> str:
 
 
 @cache
-def reducer_of(workload: Workload) -> Config:
-    """The config of the reduction that a chain begins with: without programmatic launch, since nothing is before it.
+def reducer_of(workload: Workload, pdl: bool) -> Config:
+    """The config of the reduction that a chain begins with: with ``pdl`` it lets consumers start while it runs.
 
-    It is the winner at the nearest tokens at which that is legal, else the default of the space.
+    It is the winner without programmatic launch, since nothing is before it, at the nearest tokens at which that is
+    legal, else the default of the space.
     """
     space = operator(workload.operator).space(workload, architecture(ARCH))
     by_tokens = _tables().get(workload.operator, {}).get(reducer_name(workload), {})
     found = _nearest(by_tokens, workload.tokens, space, "plain")
-    return found if found is not None else _with_pdl(space.defaults()[0], pdl=False)
+    return _with_pdl(found if found is not None else space.defaults()[0], pdl)
 
 
 def _nearest(by_tokens: Mapping[str, Any], tokens: int, space: Space, which: str) -> Config | None:

@@ -22,7 +22,7 @@ from megatune_kernels.prefetch.ranges import turns
 from megatune_kernels.projection.geometry import WARP
 
 ENTRY_BYTES = 16
-"""Of an entry of the table: an address and a number of bytes, 64 bits each."""
+"""Of an entry of the table: an address of 64 bits, bytes of a row and rows of 32 bits each."""
 
 
 @cute.jit
@@ -33,12 +33,15 @@ def _spin(nanoseconds: Int32) -> None:
         pass
 
 
-def _entry(address: Int64) -> tuple[Int64, Int64]:
-    """An entry of the table: the address and the bytes of a range."""
-    start, size = inline_ptx(
-        "ld.global.v2.b64 {{$w0}, {$w1}}, [{$r0}];", write_only_types=[Int64] * 2, read_only_args=[address]
+def _entry(address: Int64) -> tuple[Int64, Uint32, Uint32]:
+    """An entry of the table: the address of a matrix, bytes of a row, and rows."""
+    start = inline_ptx("ld.global.b64 {$w0}, [{$r0}];", write_only_types=[Int64], read_only_args=[address])
+    row_bytes, rows = inline_ptx(
+        "ld.global.v2.b32 {{$w0}, {$w1}}, [{$r0}];",
+        write_only_types=[Uint32] * 2,
+        read_only_args=[address + ENTRY_BYTES // 2],
     )
-    return start, size
+    return start, row_bytes, rows
 
 
 def _ask(address: Int64, size: Uint32) -> None:
@@ -46,8 +49,12 @@ def _ask(address: Int64, size: Uint32) -> None:
 
 
 @cute.kernel
-def _prefetch(table: Int64, ranges: Int32, depth: Int32, chunk: Int32, delay: Int32) -> None:
-    """Ask for the first ``depth`` MiB of so many ranges in pieces of ``chunk`` bytes, ``delay`` ns after the start.
+def _prefetch(
+    table: Int64, begin: Int32, end: Int32, depth: Int32, chunk: Int32, columns: Int32, head: Int32, delay: Int32
+) -> None:
+    """Ask for the first ``depth`` MiB of the matrices ``begin`` to ``end`` of the table in pieces of ``chunk`` bytes,
+    ``delay`` ns after the start; with ``columns`` a piece of every row first, without the first ``head`` bytes of those
+    of the first matrix.
 
     As ``ranges.walk``, in units of 16 bytes, so that every count is of 32 bits.
     """
@@ -60,16 +67,24 @@ def _prefetch(table: Int64, ranges: Int32, depth: Int32, chunk: Int32, delay: In
         piece = Uint32(chunk) // ALIGNMENT
         first = Uint32(block)
         left = Uint32(depth) * (MIB // ALIGNMENT)
-        for number in cutlass.range(ranges, unroll=1):
-            start, size = _entry(table + Int64(number) * ENTRY_BYTES)
-            take = cutlass.min(Uint32(size >> 4), left)
-            count = chunks(take, piece)
+        skipped = Uint32(head) // ALIGNMENT
+        for number in cutlass.range(begin, end, unroll=1):
+            start, row_bytes, rows = _entry(table + Int64(number) * ENTRY_BYTES)
+            pitch = row_bytes // ALIGNMENT
+            if columns == 0:
+                pitch = pitch * rows
+                rows = Uint32(1)
+            width = cutlass.min(pitch - skipped, left // rows)
+            count = rows * chunks(width, piece)
             mine = turns(cutlass.max(count, first) - first, blocks)
             for turn in cutlass.range(Int32(mine), unroll=1):
-                at = (first + Uint32(turn) * blocks) * piece
-                _ask(start + Int64(at) * ALIGNMENT, cutlass.min(piece, take - at) * ALIGNMENT)
+                place = first + Uint32(turn) * blocks
+                strip = place // rows
+                at = (place - strip * rows) * pitch + skipped + strip * piece
+                _ask(start + Int64(at) * ALIGNMENT, cutlass.min(piece, width - strip * piece) * ALIGNMENT)
             first = first + mine * blocks - count
-            left = left - take
+            left = left - rows * width if width == pitch - skipped else Uint32(0)
+            skipped = Uint32(0)
 
 
 @cute.kernel
@@ -82,9 +97,21 @@ def _idle(nanoseconds: Int32) -> None:
 
 
 @cute.jit
-def launch_prefetch(table: Int64, ranges: Int32, depth: Int32, chunk: Int32, delay: Int32, stream: Any) -> None:
+def launch_prefetch(
+    table: Int64,
+    begin: Int32,
+    end: Int32,
+    depth: Int32,
+    chunk: Int32,
+    columns: Int32,
+    head: Int32,
+    delay: Int32,
+    stream: Any,
+) -> None:
     """What is compiled; runners launch the cubin themselves, with a grid of their own."""
-    _prefetch(table, ranges, depth, chunk, delay).launch(grid=[1, 1, 1], block=[WARP, 1, 1], stream=stream)
+    _prefetch(table, begin, end, depth, chunk, columns, head, delay).launch(
+        grid=[1, 1, 1], block=[WARP, 1, 1], stream=stream
+    )
 
 
 @cute.jit

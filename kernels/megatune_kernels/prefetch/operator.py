@@ -24,17 +24,25 @@ from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import Workspace
 from megatune_kernels.operator import operator
+from megatune_kernels.prefetch.ahead import head_bytes
 from megatune_kernels.prefetch.chain import PROJECTION
 from megatune_kernels.prefetch.chain import REDUCTION
 from megatune_kernels.prefetch.chain import chain_from
 from megatune_kernels.prefetch.chain import chain_of
 from megatune_kernels.prefetch.consumers import COLD
+from megatune_kernels.prefetch.consumers import EARLY
 from megatune_kernels.prefetch.consumers import config_of
 from megatune_kernels.prefetch.consumers import kinds
 from megatune_kernels.prefetch.consumers import reducer_of
 from megatune_kernels.prefetch.ranges import KIB
+from megatune_kernels.prefetch.space import COLUMNS
+from megatune_kernels.prefetch.space import FULL
+from megatune_kernels.prefetch.space import LATER
+from megatune_kernels.prefetch.space import MOST
+from megatune_kernels.prefetch.space import OWN
 from megatune_kernels.prefetch.space import PLAIN
 from megatune_kernels.prefetch.space import PREFETCH
+from megatune_kernels.prefetch.space import ROWS
 from megatune_kernels.prefetch.space import check_depth
 from megatune_kernels.prefetch.space import prefetch_space
 from megatune_kernels.projection.geometry import WARP
@@ -61,8 +69,10 @@ HEADS_OF_LAYERS = (
     ("front",),
 )
 """Names of the projections that begin a layer, or its mixture of experts, in the order in which they are read."""
-OWN = {PREFETCH: ("depth_mib", "grid", "chunk_kib", "carveout", "start_percent"), IDLE: ()}
+TAKEN = {PREFETCH: ("depth_mib", "grid", "chunk_kib", "carveout", "start_percent", "walk"), IDLE: ()}
 """The kernels of this operator and the parameters that they take."""
+HEAD = "head"
+"""Beside them, of a prefetch by columns: bytes of a row that it leaves to the first consumer."""
 
 
 class Prefetch(Operator):
@@ -107,24 +117,31 @@ class Prefetch(Operator):
         chain, params = chain_of(workload), config.params
         pdl = bool(params.get("pdl", False))
         kind = str(params.get("consumer", COLD if COLD in kinds(chain) else kinds(chain)[0]))
-        found = []
-        if config.variant == PREFETCH:
-            check_depth(chain, int(params["depth_mib"]))
-            own = Config.of(PREFETCH, {name: params[name] for name in OWN[PREFETCH]})
-            found.append(Part(PREFETCH, workload, own, stream=1))
+        carveout = FULL if params.get("shared", OWN) == MOST else None
         if chain.width:
             reduction = operator(REDUCTION).workload({"width": chain.width}, workload.tokens, world=workload.world)
-            found.append(Part(REDUCTION, reduction, reducer_of(reduction)))
+            phase = Part(REDUCTION, reduction, reducer_of(reduction, pdl), carveout=carveout, leads=True)
         else:
-            found.append(Part(IDLE, workload, Config.of(IDLE, {})))
-        names = {0: found[-1].name, **{consumer.number: consumer.name for consumer in chain.consumers}}
+            phase = Part(IDLE, workload, Config.of(IDLE, {}))
+        names = {0: phase.name, **{consumer.number: consumer.name for consumer in chain.consumers}}
+        found = []
         for consumer, stream, behind in chain.streams():
             # Behind an event there is no predecessor on the stream whose end could be overlapped.
-            tuned = config_of(kind, consumer.workload(workload.tokens), pdl and behind)
+            overlaps = pdl and behind
+            of = COLD if kind == EARLY and (consumer.after or not overlaps) else kind
+            tuned = config_of(of, consumer.workload(workload.tokens), overlaps)
             after = () if behind else (names[consumer.after],)
             # Stream 1 is the prefetch's.
-            found.append(Part(consumer.name, consumer.workload(workload.tokens), tuned, stream and stream + 1, after))
-        return tuple(found)
+            stream = stream and stream + 1
+            found.append(Part(consumer.name, consumer.workload(workload.tokens), tuned, stream, after, carveout))
+        if config.variant != PREFETCH:
+            return (phase, *found)
+        walk = str(params.get("walk", ROWS))
+        check_depth(chain, int(params["depth_mib"]), walk)
+        own = {name: params[name] for name in TAKEN[PREFETCH] if name in params}
+        if walk == COLUMNS and pdl:
+            own[HEAD] = head_bytes(found[0].workload, found[0].config)
+        return (Part(PREFETCH, workload, Config.of(PREFETCH, own), stream=1), phase, *found)
 
     def specialization(self, workload: Workload, config: Config) -> dict[str, Value]:
         return {"kernel": _own(config)}
@@ -151,10 +168,15 @@ class Prefetch(Operator):
         """
         chain, block = chain_of(workload), (WARP, 1, 1)
         if _own(config) == IDLE:
-            return Launch(grid=(1, 1, 1), block=block, shared_bytes=0, scalars=(chain.idle_ns,))
-        depth, grid, chunk, carveout, start = (int(config.params[name]) for name in OWN[PREFETCH])
-        check_depth(chain, depth)
-        scalars = (len(chain.consumers), depth, chunk * KIB, chain.idle_ns * start // 100)
+            # Consumers that take most of an SM would otherwise wait for the one that this is on.
+            return Launch(grid=(1, 1, 1), block=block, shared_bytes=0, scalars=(chain.idle_ns,), carveout=FULL)
+        names = ("depth_mib", "grid", "chunk_kib", "carveout", "start_percent")
+        depth, grid, chunk, carveout, start = (int(config.params[name]) for name in names)
+        walk, head = str(config.params.get("walk", ROWS)), int(config.params.get(HEAD, 0))
+        check_depth(chain, depth, walk)
+        begin, columns = int(walk == LATER), int(walk == COLUMNS)
+        delay = chain.idle_ns * start // 100
+        scalars = (begin, len(chain.consumers), depth, chunk * KIB, columns, head, delay)
         return Launch(grid=(grid, 1, 1), block=block, shared_bytes=0, scalars=scalars, carveout=carveout)
 
     def cost(self, workload: Workload, config: Config) -> Cost:
@@ -190,6 +212,6 @@ class Prefetch(Operator):
 
 def _own(config: Config) -> str:
     """Which of the operator's own kernels a config of a part is of."""
-    if config.variant not in OWN:
-        raise MegatuneError(f"{config.variant!r} is no kernel of prefetch; allowed: {', '.join(OWN)}")
+    if config.variant not in TAKEN:
+        raise MegatuneError(f"{config.variant!r} is no kernel of prefetch; allowed: {', '.join(TAKEN)}")
     return config.variant

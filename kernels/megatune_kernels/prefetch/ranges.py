@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
@@ -42,18 +43,37 @@ def turns(left: Any, blocks: Any) -> Any:
     return (left + blocks - 1) // blocks
 
 
-def walk(ranges: Sequence[Range], depth: int, chunk: int, block: int, blocks: int) -> Iterator[Range]:
-    """What one block asks for, in its order: its share of the first ``depth`` bytes of the ranges.
+@dataclass(frozen=True)
+class Matrix:
+    """A range as the rows that its reader goes through side by side."""
 
-    Pieces are dealt to the blocks in turns over all ranges, so that the whole grid works at what is read first.
+    address: int
+    rows: int
+    row_bytes: int
+
+
+def walk(
+    matrices: Sequence[Matrix], depth: int, chunk: int, block: int, blocks: int, *, columns: bool = False, head: int = 0
+) -> Iterator[Range]:
+    """What one block asks for, in its order: its share of the first ``depth`` bytes.
+
+    Pieces are dealt to the blocks in turns over all matrices, so that the whole grid works at what is read first.
+
+    :param columns: a piece of every row comes before the next one of any, as blocks read that each have rows of their
+        own; else bytes come as they lie.
+    :param head: with ``columns``, bytes of every row of the first matrix that are left out: its reader asks for them
+        itself.
     """
     first, left = block, depth
-    for address, size in ranges:
-        take = min(size, left)
-        count = chunks(take, chunk)
+    for matrix in matrices:
+        rows, pitch = (matrix.rows, matrix.row_bytes) if columns else (1, matrix.rows * matrix.row_bytes)
+        # Of each row equally much, in what can be asked for.
+        width = min(pitch - head, left // rows // ALIGNMENT * ALIGNMENT)
+        count = rows * chunks(width, chunk)
         mine = turns(max(count, first) - first, blocks)
         for turn in range(mine):
-            at = (first + turn * blocks) * chunk
-            yield address + at, min(chunk, take - at)
+            strip, row = divmod(first + turn * blocks, rows)
+            yield matrix.address + row * pitch + head + strip * chunk, min(chunk, width - strip * chunk)
         first += mine * blocks - count
-        left -= take
+        left = left - rows * width if width == pitch - head else 0
+        head = 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import replace
 from functools import cache
 from functools import partial
 from typing import Any
@@ -24,7 +25,6 @@ from megatune_kernels.operator import Artifact
 from megatune_kernels.operator import Launch
 from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
-from megatune_kernels.operator import operator
 from megatune_kernels.parts import Record
 from megatune_kernels.parts import Run
 from megatune_kernels.parts import Wait
@@ -143,16 +143,17 @@ class Chain:
         if not reading:
             return None
         name, windows = max(reading.items(), key=lambda item: item[1].bytes)
-        run = self._over(name, windows)
+        # One that overlaps the next reads it while it waits, which hides where the bytes come from.
+        run = self._over(name, windows, overlapping=False)
         return Probe(
             self._repeated("probe cold", name, run, range(len(windows.pointers))),
             self._repeated("probe hot", name, run, [0]),
             windows.bytes,
         )
 
-    def _over(self, part: str, windows: Windows) -> Callable[[], Launcher]:
+    def _over(self, part: str, windows: Windows, *, overlapping: bool = True) -> Callable[[], Launcher]:
         # Loaded when it is launched, which it is not where its time is known.
-        return cache(lambda: self._launcher(part, windows.workload, windows.pointers))
+        return cache(lambda: self._launcher(part, windows.workload, windows.pointers, overlapping=overlapping))
 
     def _repeated(self, name: str, part: str, run: Callable[[], Launcher], turns: Sequence[int]) -> Alone:
         rounds = math.ceil(ALONE_LAUNCHES / len(turns))
@@ -162,10 +163,8 @@ class Chain:
                 for turn in turns:
                     run()(self._streams[0], turn)
 
-        shape = operator(self._parts[part].workload.operator).launch(
-            self._parts[part].workload, self._parts[part].config
-        )
-        return Alone(name, (name, self._artifacts[part].key, shape), rounds * len(turns), enqueue)
+        key = (name, self._artifacts[part].key, self._parts[part].launch())
+        return Alone(name, key, rounds * len(turns), enqueue)
 
     def _launcher(
         self,
@@ -173,9 +172,15 @@ class Chain:
         workload: Workload,
         pointers: Sequence[tuple[int, ...]],
         numbers: Sequence[tuple[int, ...]] = (),
+        overlapping: bool = True,
     ) -> Launcher:
-        """What enqueues the part's kernel on a stream, over one of several sets of addresses."""
-        shape = operator(workload.operator).launch(workload, self._parts[name].config)
+        """What enqueues the part's kernel on a stream, over one of several sets of addresses.
+
+        :param overlapping: whether a launch may start before its predecessor has ended, where the part's do.
+        """
+        shape = self._parts[name].launch(workload)
+        if not overlapping:
+            shape = replace(shape, programmatic=False)
         kernel, config = load(self._artifacts[name], shape, self._device_id)
         if shape.resident and self._check is not None:
             self._check(kernel, config, shape)
