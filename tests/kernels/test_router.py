@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from megatune_kernels.target import architecture
 ROUTER = operator("router_front")
 SM90 = architecture("sm_90a")
 KIMI = {"experts": 896, "k": 7168, "latent": 448, "top": 16}
+PARAMS = {"warps": 4, "rows": 16, "k_unroll": 2, "stages": 4, "split_k": 1, "finishers": 1, "pdl": True}
 
 
 def workload(tokens: int = 1, world: int = 1, **dims: int) -> Workload:
@@ -84,8 +86,7 @@ def test_spaces_can_be_searched(tokens: int, world: int) -> None:
 @given(world=st.sampled_from([2, 4, 7, 8, 14, 16]), latent=st.integers(0, 200).map(lambda quads: 4 * quads))
 def test_ranks_share_out_all_rows_of_the_router_and_their_own_of_the_latent(world: int, latent: int) -> None:
     of = workload(1, world, latent=latent)
-    params = {"warps": 2, "rows": 16, "k_unroll": 1, "stages": 2, "split_k": 1, "finishers": 1}
-    front = Front.of(of, "split", {**params, "pdl": True})
+    front = Front.of(of, "split", PARAMS)
 
     def choose(condition: bool, yes: int, no: int) -> int:
         return yes if condition else no
@@ -93,7 +94,7 @@ def test_ranks_share_out_all_rows_of_the_router_and_their_own_of_the_latent(worl
     rows = [[front.source_row(row, rank, choose) for row in range(front.computed_rows)] for rank in range(world)]
     assert sorted(row for mine in rows for row in mine[: front.own_experts]) == list(range(896))
     assert all(mine[front.own_experts :] == list(range(896, 896 + latent)) for mine in rows)
-    whole = Front.of(of, "redundant", {**params, "pdl": True})
+    whole = Front.of(of, "redundant", PARAMS)
     assert [whole.source_row(row, 3, choose) for row in range(whole.computed_rows)] == list(range(896 + latent))
 
 
@@ -120,6 +121,63 @@ def test_defaults_compile_pass_the_audit_and_spill_nothing(arch: str, variant: s
     artifact = ROUTER.compile(of, defaults(of)[variant], architecture(arch))
     assert artifact.local_bytes == 0
     assert artifact.registers <= 255
+
+
+@pytest.mark.parametrize(
+    ("tokens", "more"),
+    [
+        (8, {}),
+        (8, {"warps": 8, "rows": 48, "split_k": 4}),
+        (16, {"rows": 64, "k_unroll": 4}),
+        (64, {"rows": 32, "k_unroll": 4, "warps": 2}),
+        (64, {"rows": 64, "k_unroll": 4, "warps": 2}),
+    ],
+)
+def test_the_compiler_takes_no_more_registers_than_residency_counts_with(tokens: int, more: dict[str, int]) -> None:
+    pytest.importorskip("cutlass", reason="nvidia-cutlass-dsl is not installed")
+    of = workload(tokens)
+    config = Config.of("redundant", {**PARAMS, **more})
+    artifact = ROUTER.compile(of, config, SM90)
+    assert artifact.local_bytes == 0
+    # Registers are given out eight at a time.
+    assert artifact.registers <= -(-Front.of(of, config.variant, config.params).likely_registers // 8) * 8
+
+
+class TestResidency:
+    def front(self, **more: int) -> Front:
+        return Front.of(workload(8), "redundant", {**PARAMS, **more})
+
+    @pytest.mark.parametrize(
+        ("more", "blocks", "sms"),
+        [
+            # One block a multiprocessor for its shared memory; one or two for their registers.
+            ({"rows": 32, "stages": 8}, 42, 42),
+            ({"rows": 16, "warps": 8}, 84, 42),
+            ({"rows": 16, "warps": 4}, 84, 21),
+            # Clusters of two find places everywhere, those of four do not.
+            ({"rows": 32, "stages": 8, "split_k": 2}, 84, 84),
+            ({"rows": 32, "stages": 8, "split_k": 4}, 168, 187),
+        ],
+    )
+    def test_so_many_multiprocessors_hold_all_blocks(self, more: dict[str, int], blocks: int, sms: int) -> None:
+        front = self.front(**more)
+        assert front.row_blocks * front.split_k == blocks
+        assert front.fits(replace(SM90, sms=sms))
+        assert not front.fits(replace(SM90, sms=sms - 1))
+
+    def test_where_no_gpu_is_named_anything_fits(self) -> None:
+        assert self.front(split_k=4, stages=8, k_unroll=4).fits(SM90)
+
+    def test_a_space_says_so(self) -> None:
+        h200 = replace(SM90, sms=132)
+        whole, held = ROUTER.space(workload(8), SM90), ROUTER.space(workload(8), h200)
+        assert set(held.configs) < set(whole.configs)
+        for config in set(whole.configs) - set(held.configs):
+            (reason, *_) = held.violations(config)
+            assert reason.startswith(("residency:", "idle:"))
+        # What took longest on an H200 is no config: 2 KiB of weights on their way to each block.
+        slow = Config.of("redundant", {**PARAMS, "warps": 2, "k_unroll": 1, "stages": 2, "split_k": 2})
+        assert any(reason.startswith("on_its_way:") for reason in held.violations(slow))
 
 
 @pytest.mark.torch
