@@ -166,6 +166,8 @@ def put_campaign(
             .where(models.Campaign.id == found)
             .values(file_text=file_text, file_digest=file_digest, objective=objective)
         )
+    if objective is not None:
+        _fill(session, models.Campaign.objective, found, objective)
     return found
 
 

@@ -53,6 +53,7 @@ from megatune_kernels.space import Space
 from megatune_kernels.space import Value
 from megatune_kernels.target import Architecture
 from megatune_kernels.target import architecture
+from megatune_tuner.objectives import objective_fault
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -62,6 +63,8 @@ EMULATED_WORLDS = range(2, 9)
 """Beyond, the share of a GPU that a rank has is too small for most configs."""
 Positive = Annotated[StrictInt, Field(gt=0)]
 NotNegative = Annotated[StrictInt, Field(ge=0)]
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Objective = Literal["mean", "worst"] | Annotated[dict[str, Weight], Field(min_length=2)]
 Values = Annotated[tuple[StrictBool | StrictInt | StrictStr, ...], Field(min_length=1)]
 
 
@@ -225,6 +228,9 @@ class Campaign(_Table):
     routings: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """How tokens are spread over experts, by name, for the operators for which that makes a difference; absent: the
     operator's default. Each is a workload of its own."""
+    objective: Objective | None = None
+    """What its plans choose by over the routings of a shape: ``mean``, ``worst``, or the weight of each routing in a
+    mean. What is a finalist at one of them is then measured at all. Absent: each routing has bands of its own."""
     variants: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     space: dict[str, dict[str, Values]] = {}
     """By variant and parameter, the only values to search."""
@@ -320,6 +326,8 @@ class Campaign(_Table):
             if unfit := self.runner.unfit(shape.operator, shape.world):
                 raise self.fault(f"shapes[{index}].world", unfit)
         self._check_worlds(found)
+        if self.objective is not None and (fault := objective_fault(self.objective, found)):
+            raise self.fault("objective", fault)
         if self.routings is not None and not any(operator(workload.operator).routings for workload in found):
             raise self.fault("routings", "no operator here depends on how tokens are spread over experts")
         return tuple(found)
@@ -515,8 +523,8 @@ def _first(error: ValidationError, table: dict[str, Any]) -> str:
     by_key: dict[str, list[ErrorDetails]] = {}
     for finding in error.errors(include_url=False):
         by_key.setdefault(_dotted(finding, table), []).append(finding)
-    # Of a value that may be one thing or a list, what is wrong inside the list says more than that it is a list.
-    inside = [key for key in by_key if not any(other.startswith(f"{key}[") for other in by_key)]
+    # Of a value that may be one thing, a list or a table, what is wrong inside says more than what it is.
+    inside = [key for key in by_key if not any(other.startswith((f"{key}[", f"{key}.")) for other in by_key)]
     key = min(inside, key=lambda key: _URGENCY.get(by_key[key][0]["type"], 1))
     more = f" (and {len(inside) - 1} more)" if len(inside) > 1 else ""
     return f"{key}: {_wrong(key, by_key[key])}{more}" if key else f"{_wrong(key, by_key[key])}{more}"

@@ -118,6 +118,7 @@ class Cell:
     def limit(self, configs: Sequence[Config], reason: str) -> None:
         """Propose nothing but these from now on, those of them that are neither proposed nor known."""
         self._queue.clear()
+        self._without_progress = 0
         for config in configs:
             self.enqueue(config, reason)
         self.trials = self.spent + len(self._queue)

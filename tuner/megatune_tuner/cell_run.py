@@ -21,6 +21,7 @@ from megatune_tuner.ledger import INCUMBENT
 from megatune_tuner.ledger import KNOWN
 from megatune_tuner.ledger import Ledger
 from megatune_tuner.reasons import PRIOR
+from megatune_tuner.reasons import SHARED
 
 
 class CellRun:
@@ -44,6 +45,8 @@ class CellRun:
         self.workload = workload
         self.space = space
         self.finalists = campaign.budget.finalists
+        self.shared: list[Config] = []
+        """Finalists at any routing of the same shape and tokens, where plans choose over routings."""
         self._curve_of = operator(workload.operator).curve_of
         history = ledger.trials(workload)
         known = ledger.known(workload)
@@ -63,7 +66,7 @@ class CellRun:
             seed=campaign.sampler.seed,
             patience=campaign.budget.patience,
         )
-        self.cell.spent = len({row.config for row in mine})
+        self.cell.spent = len({row.config for row in mine if row.reason != SHARED})
         order = dict.fromkeys(row.config for row in mine) | dict.fromkeys(known)
         for known_digest in order:
             index = catalogue.by_digest.get(known_digest)
@@ -120,7 +123,7 @@ class CellRun:
         """How many the finals are at most, baselines included; 0 without any."""
         values = (p.values for variant in self.space.variants for p in variant.parameters if p.name == self._curve_of)
         firsts = len(self.space.variants) + sum(len(each) - 1 for each in values)
-        others = firsts - 1 + len(self.incumbents[:1]) + len(self.baselines)
+        others = firsts - 1 + len(self.incumbents[:1]) + len(self.baselines) + len(self.shared)
         return self.finalists + others if self.finalists else 0
 
     def finals_taken(self) -> int:
@@ -129,10 +132,19 @@ class CellRun:
         return self.last_number
 
     def contenders(self) -> list[Config]:
-        """The configs for the final: the best few, the best of each variant, then the incumbent where it works."""
+        """The configs for the final: the best few, the best of each variant, then the incumbent and what is shared
+        where it works."""
         ranked = self.cell.ranked()
-        incumbents = [config for config in self.incumbents[:1] if config in ranked]
-        return list(dict.fromkeys([*finalists(ranked, self.finalists, self._curve_of), *incumbents]))
+        others = [config for config in (*self.incumbents[:1], *self.shared) if config in ranked]
+        return list(dict.fromkeys([*finalists(ranked, self.finalists, self._curve_of), *others]))
+
+    def share(self, configs: Sequence[Config]) -> int:
+        """Measure these too, and nothing else from now on, and have them among the finalists; returns how many are
+        left to be measured."""
+        self.shared = list(configs)
+        before = self.cell.spent
+        self.cell.limit(configs, SHARED)
+        return (self.cell.trials or before) - before
 
     def working_baselines(self) -> list[Config]:
         return [config for config, us in self.baselines.items() if us is not None]

@@ -44,6 +44,7 @@ from megatune_tuner.measuring import Bench
 from megatune_tuner.measuring import Builder
 from megatune_tuner.measuring import Builds
 from megatune_tuner.measuring import Configs
+from megatune_tuner.objectives import objective_groups
 from megatune_tuner.progress import Progress
 from megatune_tuner.search import Search
 from megatune_tuner.search import largest_first
@@ -116,6 +117,8 @@ class Coordinator:
         self._finals = 0
         listed = list(self._spaces)
         self._search = Search(largest_first(listed) if campaign.budget.total_seconds else listed, self._open)
+        self._unshared = {each: len(group) for group in objective_groups(campaign, listed) for each in group}
+        """Cells whose finalists are not known before those of other routings are, and of how many routings they are."""
         self._cut_short = False
         """Whether something that was asked for has not been measured."""
         # Enumerating a large space takes a quarter of a second: it is done while others are measured.
@@ -131,8 +134,10 @@ class Coordinator:
                 self._catalogues[workload] = self._preparing.submit(self._catalogue, workload)
             self._engine.start(self._site())
             self._take_turns()
+            done = self._search.done
+            done &= self._share()
             self._finish()
-            done = self._search.done and (not self._campaign.crossovers.refine or self._refine())
+            done = done and (not self._campaign.crossovers.refine or self._refine())
             self._engine.stop()
             whole = done and not self._cut_short and not self._stop.requested
             state = CampaignState.FINISHED if whole else CampaignState.STOPPED
@@ -253,12 +258,31 @@ class Coordinator:
             if not self._dispatch.wait(left.works, lambda: self._stop.requested):
                 return
             self._tell(left)
-        if not run.needs_finals:
+        if not run.needs_finals or run.workload in self._unshared:
             return
         configs = [*run.contenders(), *run.working_baselines()]
         finals = Work(run, run.finals_taken(), FINALIST, configs, stage=Stage.FINAL)
         self._dispatch.put([finals])
         self._in_finals.append(finals)
+
+    def _share(self) -> bool:
+        """Where plans choose over routings, measure what is a finalist at one of them at all of them: what lacks one
+        cannot be chosen. False when time or a stop ended it."""
+        groups = objective_groups(self._campaign, self._runs)
+        shared = {
+            workload: list(dict.fromkeys(config for other in group for config in self._runs[other].contenders()))
+            for group in groups
+            for workload in group
+        }
+        self._unshared.clear()
+        if not shared or self._stop.requested:
+            return not shared
+        more = sum(self._runs[workload].share(configs) for workload, configs in shared.items())
+        if self._progress.total is not None:
+            self._progress.expect(self._progress.total + more)
+        self._search = Search(list(shared), lambda workload: self._runs[workload].cell)
+        self._take_turns()
+        return self._search.done
 
     def _finish(self) -> None:
         """The finals of cells that time ended, and those that an earlier process did not come to."""
@@ -328,14 +352,21 @@ class Coordinator:
         return time.monotonic() - self._started
 
     def _out_of_time(self, *, another: bool = False) -> bool:
-        """Whether what is left of the time is needed for the finalists, ``another`` cell's included."""
+        """Whether what is left of the time is needed for the finalists, ``another`` cell's included, and for measuring
+        those of one routing at the others."""
         if math.isinf(self._left_before_s):
             return False
         finals = sum(run.most_finals for run in self._runs.values() if run.needs_finals)
         finals += sum(len(work.configs) for work in self._in_finals if work.answer is None)
         if another:
             finals += max(run.most_finals for run in self._runs.values())
-        return self._left_before_s - self._elapsed_s() <= finals * FINAL_COST * self._a_measurement_s()
+        shares = sum(
+            run.finalists * (self._unshared[workload] - 1)
+            for workload, run in self._runs.items()
+            if workload in self._unshared
+        )
+        needed_s = (finals * FINAL_COST + shares) * self._a_measurement_s()
+        return self._left_before_s - self._elapsed_s() <= needed_s
 
     def _a_measurement_s(self) -> float:
         """Seconds that a measurement of what is built takes in this run; 0 while nobody knows."""

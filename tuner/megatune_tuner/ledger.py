@@ -46,6 +46,7 @@ from megatune_kernels.space import Space
 from megatune_kernels.target import Target
 from megatune_tuner.bisection import Finals
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.objectives import objective_row
 from megatune_tuner.priors import prior_configs
 from megatune_tuner.reasons import BASELINE as BASELINE
 from megatune_tuner.reasons import CROSSOVER as CROSSOVER
@@ -96,6 +97,7 @@ class Ledger:
                 name=declared.name,
                 file_text=declared.text,
                 file_digest=digest(declared.text),
+                objective=objective_row(declared),
             )
 
         self.campaign_id = transactions.write(write)

@@ -21,6 +21,7 @@ from megatune_db.queries import campaign as campaign_row
 from megatune_db.session import Database
 from megatune_kernels.canonical import digest
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.objectives import objective_row
 from megatune_tuner.progress import Progress
 from megatune_tuner.stopping import Stop
 from megatune_tuner.transactions import Transactions
@@ -110,7 +111,11 @@ def _elected(transactions: Transactions, campaign: Campaign, waiting: _Waiting, 
             found.id
             if found is not None
             else store.put_campaign(
-                session, name=campaign.name, file_text=campaign.text, file_digest=digest(campaign.text)
+                session,
+                name=campaign.name,
+                file_text=campaign.text,
+                file_digest=digest(campaign.text),
+                objective=objective_row(campaign),
             )
         )
         return election.elect(session, campaign_id, term_s=term_s)
