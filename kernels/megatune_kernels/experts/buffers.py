@@ -33,7 +33,6 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.projection.buffers import FP32_UNIT
 from megatune_kernels.projection.buffers import HALF_ULP
 from megatune_kernels.projection.buffers import RANDOM_WALK
-from megatune_kernels.projection.geometry import TILE_ROWS
 
 SETS = 2
 LARGE = 2.0**20
@@ -86,8 +85,6 @@ class ExpertBuffers:
         self._shares = self._shares_choices[0].clone()
         self._y = torch.empty(copies, tokens, k, dtype=torch.bfloat16, device=device)
         self._hidden = torch.empty(tokens * top, width, dtype=torch.bfloat16, device=device)
-        self._results = torch.empty(tokens * top, k, dtype=torch.float32, device=device)
-        self._counters = torch.zeros(tokens, k // TILE_ROWS, dtype=torch.int32, device=device)
         self._faults = torch.zeros(FAULT_WORDS, dtype=torch.int32, device=device)
         self._active = 0
         self._bounds: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -121,17 +118,16 @@ class ExpertBuffers:
     def _addresses(
         self, part: str, ids: torch.Tensor, shares: torch.Tensor, y: torch.Tensor, of: int
     ) -> tuple[int, ...]:
-        """x, weights, scales, ids, shares, what the part makes, then results, counters and the word of faults; of both
-        parts in one launch both weights with their scales, and all that they make."""
+        """x, weights, scales, ids, shares, what the part makes, and the word of faults; of both parts in one launch
+        both weights with their scales, and all that they make."""
         routing = (ids.data_ptr(), shares.data_ptr())
-        shared = (self._results.data_ptr(), self._counters.data_ptr(), self._faults.data_ptr())
-        hidden = self._hidden.data_ptr()
+        faults, hidden = self._faults.data_ptr(), self._hidden.data_ptr()
         if part == BOTH:
             weights = (*self._w13.pointers(of), *self._w2.pointers(of))
-            return self._x.data_ptr(), *weights, *routing, hidden, y.data_ptr(), *shared
+            return self._x.data_ptr(), *weights, *routing, hidden, y.data_ptr(), faults
         if part == UP:
-            return self._x.data_ptr(), *self._w13.pointers(of), *routing, hidden, *shared
-        return hidden, *self._w2.pointers(of), *routing, y.data_ptr(), *shared
+            return self._x.data_ptr(), *self._w13.pointers(of), *routing, hidden, faults
+        return hidden, *self._w2.pointers(of), *routing, y.data_ptr(), faults
 
     def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:
         """The first routing with other experts each time, until all have had their turn; there are no smaller pieces.
@@ -157,8 +153,6 @@ class ExpertBuffers:
     def poison(self) -> None:
         self._y.fill_(math.nan)
         self._hidden.fill_(math.nan)
-        self._results.fill_(math.nan)
-        self._counters.zero_()
         self._faults.zero_()
 
     def check(self) -> str:

@@ -110,11 +110,6 @@ def wait_for_count(address: Int64, count: Int32) -> None:
     inline_ptx("\n".join(lines), read_only_args=[address, count])
 
 
-def load_result(address: Int64) -> Float32:
-    """Load what another block stored before it was counted."""
-    return inline_ptx("ld.relaxed.gpu.global.f32 {$w0}, [{$r0}];", write_only_types=[Float32], read_only_args=[address])
-
-
 def load_global(address: Int64) -> Int32:
     """Load a word that no other kernel writes meanwhile."""
     return inline_ptx("ld.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[address])

@@ -3,8 +3,9 @@
 Two kernels make up the experts of a layer. ``up`` multiplies w13 [experts, 2 width, k] with the tokens of each expert
 and applies the activation; ``down`` multiplies w2 [experts, k, width] with what came of that, and adds up the experts
 of each token. Both are the same stream: the routes of an expert are cut into groups of at most ``group`` tokens, rows
-of its weights into blocks, and blocks of the grid take such units in turns, their asynchronous copies running ahead
-from one unit into the next.
+of its weights into blocks, and units of both are taken in turns, asynchronous copies running ahead from one unit into
+the next. In ``up`` the blocks of the grid take units, and their warps divide K. In ``down`` a block has the same rows
+of all experts, and its warps take the groups: so each block adds up its rows of all tokens by itself, in one order.
 
 A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has
 elements 16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in
@@ -107,7 +108,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Stream:
-    """One kernel. Warps that share rows divide K (``k_warps``); others of a block have rows of their own."""
+    """One kernel. The warps of a block divide K (``k_warps``), or they take groups in turns (``group_warps``)."""
 
     role: str
     weights: str
@@ -126,7 +127,7 @@ class Stream:
     """Whether routes of one expert are grouped; else each is a group."""
     group: int
     k_warps: int
-    row_warps: int
+    group_warps: int
     row_tiles: int
     """Tiles of 16 rows of a warp."""
     k_unroll: int
@@ -142,22 +143,26 @@ class Stream:
             name.removeprefix(f"{role}_"): value for name, value in params.items() if name.startswith(role)
         }
         up = role == UP
+        warps = int(values.pop("warps"))
+        rows_out = workload["width"] if up else workload["k"]
+        # By itself, ``down`` has a block for all rows, and no others.
+        alone = rows_out // (int(values["row_tiles"]) * TILE_ROWS)
         return Stream(
             role=role,
             weights=workload.dtype,
             experts=workload["experts"],
             top=workload["top"],
             k=workload["k"] if up else workload["width"],
-            rows_out=workload["width"] if up else workload["k"],
+            rows_out=rows_out,
             beta=dict(workload.dims).get("beta", 0) if up else 0,
             linear_beta=dict(workload.dims).get("linear_beta", 0) if up else 0,
             padded_tokens=next(size for size in PADDED_TOKENS if size >= workload.tokens),
             sorts=variant == GROUPED,
             group=int(params.get("group", 1)),
-            grid=int(params["grid"]),
+            grid=int(params["grid"]) if up or params.get("launches") == 1 else alone,
             cache=str(params["cache"]),
-            k_warps=int(params["warps"]) if up else 1,
-            row_warps=1 if up else int(params["warps"]),
+            k_warps=warps if up else 1,
+            group_warps=1 if up else warps,
             **values,
         )
 
@@ -165,7 +170,7 @@ class Stream:
 
     @property
     def warps(self) -> int:
-        return self.k_warps * self.row_warps
+        return self.k_warps * self.group_warps
 
     @property
     def threads(self) -> int:
@@ -183,7 +188,7 @@ class Stream:
 
     @property
     def row_blocks(self) -> int:
-        return self.rows_out // (self.outputs * self.row_warps)
+        return self.rows_out // self.outputs
 
     @property
     def tiles_of_k(self) -> int:
@@ -221,11 +226,6 @@ class Stream:
         if self.role == DOWN:
             return row
         return row // TILE_ROWS * 8 + row % 8 + (row // 8 % 2) * self.rows_out
-
-    @property
-    def slices(self) -> int:
-        """Slices of 16 rows of a token's result."""
-        return (self.k if self.role == UP else self.rows_out) // TILE_ROWS
 
     # Memory.
 
@@ -319,12 +319,20 @@ class Stream:
 
     @property
     def pitch(self) -> int:
-        """FP32 of a token's partial sums of a warp's rows."""
-        return self.rows + PITCH_PAD
+        """FP32 of a token's sums of a warp's rows; in ``down`` the tokens of a quad of lanes are any."""
+        return self.rows + (PITCH_PAD if self.role == UP else TILE_TOKENS)
 
     @property
     def partial_bytes(self) -> int:
-        """Partial sums of all warps, of one unit; those of the next go elsewhere."""
+        """Sums of all warps: of one unit, each for its share of K, those of the next unit going elsewhere; or of all
+        tokens, each for its groups."""
+        if self.role == DOWN:
+            return self.warps * self.padded_tokens * self.pitch * FP32_BYTES
+        return 2 * self.unit_bytes
+
+    @property
+    def unit_bytes(self) -> int:
+        """Sums of a unit of all warps, where they divide K."""
         return self.warps * self.group * self.pitch * FP32_BYTES if self.k_warps > 1 else 0
 
     @property
@@ -334,8 +342,17 @@ class Stream:
 
     @property
     def table_bytes(self) -> int:
-        """Groups, the routes in the order of groups, and a word for each warp."""
-        return self.most_groups * GROUP_BYTES + self.most_routes * FP32_BYTES + (WARP + 2) * FP32_BYTES
+        """Groups, the routes in the order of groups and their shares, and a word for each warp."""
+        return self.most_groups * GROUP_BYTES + 2 * self.most_routes * FP32_BYTES + WARP * FP32_BYTES
+
+    @property
+    def order_at(self) -> int:
+        return self.most_groups * GROUP_BYTES
+
+    @property
+    def shares_at(self) -> int:
+        """How far behind a route its share is."""
+        return self.most_routes * FP32_BYTES
 
     @property
     def sorting_bytes(self) -> int:
@@ -344,7 +361,7 @@ class Stream:
 
     @property
     def stages_at(self) -> int:
-        return -(-(self.table_bytes + 2 * self.partial_bytes) // 128) * 128
+        return -(-(self.table_bytes + self.partial_bytes) // 128) * 128
 
     @property
     def shared_bytes(self) -> int:
@@ -359,14 +376,17 @@ class Stream:
         """At most so many groups, of so many routes to so many experts."""
         return min(routes, distinct + routes // self.group) if self.sorts else routes
 
-    def units(self, tokens: int) -> int:
-        """At most so many units, whatever the routing."""
+    def blocks(self, tokens: int) -> int:
+        """As many as there are blocks of rows in ``down``; in ``up`` there are units for at most so many, whatever the
+        routing."""
+        if self.role == DOWN:
+            return self.row_blocks
         routes = tokens * self.top
-        return self.groups(min(routes, self.experts), routes) * self.row_blocks
+        return min(self.groups(min(routes, self.experts), routes) * self.row_blocks, self.grid)
 
     def launch(self, tokens: int) -> Launch:
         return Launch(
-            grid=(min(self.units(tokens), self.grid), 1, 1),
+            grid=(self.blocks(tokens), 1, 1),
             block=(self.threads, 1, 1),
             shared_bytes=self.shared_bytes,
             programmatic=True,
@@ -377,7 +397,7 @@ class Stream:
 def launch_both(up: Stream, down: Stream, tokens: int) -> Launch:
     """Of both in one launch, whose blocks wait for one another."""
     return Launch(
-        grid=(min(max(up.units(tokens), down.units(tokens)), up.grid), 1, 1),
+        grid=(max(up.blocks(tokens), down.blocks(tokens)), 1, 1),
         block=(up.threads, 1, 1),
         shared_bytes=max(up.shared_bytes, down.shared_bytes),
         programmatic=True,
@@ -447,13 +467,11 @@ def expert_bytes(workload: Workload) -> int:
 
 
 def workspace_bytes(workload: Workload) -> dict[str, int]:
-    """What the kernels need beside operands, by name, in the order in which it lies: hidden [routes, width] in BF16,
-    results [routes, k] in FP32, counters [tokens, k / 16] and faults in words, each aligned. Faults are 0 at first."""
+    """What the kernels need beside operands, by name, in the order in which it lies: hidden [routes, width] in BF16 and
+    faults in words, each aligned. Faults are 0 at first."""
     routes = workload.tokens * workload["top"]
     sizes = {
         "hidden": routes * workload["width"] * BF16_BYTES,
-        "results": routes * workload["k"] * FP32_BYTES,
-        "counters": workload.tokens * (workload["k"] // TILE_ROWS) * FP32_BYTES,
         "faults": FAULT_WORDS * FP32_BYTES,
     }
     return {name: -(-size // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT for name, size in sizes.items()}

@@ -156,7 +156,7 @@ class Experts(Operator):
     def parts(self, workload: Workload, config: Config) -> tuple[Part, ...]:
         if config.variant in self.baselines:
             return ()
-        shared = ("group", "warps", "grid", "cache")
+        shared = ("group", "grid", "cache")
         if config.params["launches"] == 1:
             return (Part(BOTH, workload, config),)
         return tuple(
@@ -189,7 +189,7 @@ class Experts(Operator):
         kernels = [replace(kernel, grid=0) for kernel in _streams(workload, config)]
         both = len(kernels) > 1
         launch = stream.launch_both if both else stream.launch
-        addresses = [Int64(0) for _ in range(12 if both else 9)]
+        addresses = [Int64(0) for _ in range(10 if both else 7)]
         compiled = compile_for(arch, launch, *addresses, Int32(1), cute.runtime.make_fake_stream(), *kernels)
         return from_compiled(compiled, artifact_key(self, workload, config, arch), arch, polls=both)
 
@@ -201,7 +201,7 @@ class Experts(Operator):
         return kernels[0].launch(workload.tokens)
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
-        """Hidden, results, counters and faults, one behind the other (``geometry.workspace_bytes``); in measurements
+        """Hidden and faults, one behind the other (``geometry.workspace_bytes``); in measurements
         they are part of the operands."""
         return Workspace(sum(workspace_bytes(workload).values()), WORKSPACE_ALIGNMENT)
 

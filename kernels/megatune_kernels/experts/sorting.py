@@ -25,20 +25,27 @@ from megatune_kernels.projection.geometry import WARP
 
 @cute.jit
 def take_routes(
-    ids: Int64, routes: Int32, table: Int32, sorting: Int32, faults: Int64, kernel: cutlass.Constexpr
+    ids: Int64,
+    shares: Int64,
+    routes: Int32,
+    table: Int32,
+    sorting: Int32,
+    faults: Int64,
+    kernel: cutlass.Constexpr,
 ) -> Int32:
-    """Fill the table of groups and the routes by place.
+    """Fill the table of groups, and routes and their shares by place.
 
-    :param table: shared memory, [groups, 2] of expert and of place and count, then [routes], then words for warps.
+    :param table: shared memory, [groups, 2] of expert and of place and count, then twice [routes], then words for
+        warps.
     :param sorting: shared memory that is free until all threads have met again, as they have when this returns.
     :param faults: a word that is raised where a route goes to no expert or a token twice to the same; 0: none.
     :returns: how many groups there are.
     """
     thread, _, _ = cute.arch.thread_idx()
-    order = table + Int32(kernel.most_groups * GROUP_BYTES)
+    order = table + Int32(kernel.order_at)
     found = routes
     if cutlass.const_expr(kernel.sorts):
-        found = _sort(ids, routes, table, order, sorting, faults, kernel)
+        found = _sort(ids, shares, routes, table, order, sorting, faults, kernel)
     else:
         for route in cutlass.range(thread, routes, kernel.threads):
             expert = load_global(ids + Int64(route) * FP32_BYTES)
@@ -50,6 +57,8 @@ def take_routes(
                     store_global(faults, Int32(1))
             store_words(table + route * GROUP_BYTES, expert, (route << COUNT_BITS) | count)
             store_word(order + route * FP32_BYTES, route)
+            share = load_global(shares + Int64(route) * FP32_BYTES)
+            store_word(order + Int32(kernel.shares_at) + route * FP32_BYTES, share)
         cute.arch.sync_threads()
     return found
 
@@ -57,6 +66,7 @@ def take_routes(
 @cute.jit
 def _sort(
     ids: Int64,
+    shares: Int64,
     routes: Int32,
     table: Int32,
     order: Int32,
@@ -67,15 +77,18 @@ def _sort(
     thread, _, _ = cute.arch.thread_idx()
     words = kernel.mask_words
     starts = sorting + Int32(kernel.experts * words * FP32_BYTES)
-    totals = order + Int32(kernel.most_routes * FP32_BYTES)
-    # A thread's ids are on their way together, and read once.
+    totals = order + Int32(2 * kernel.shares_at)
+    # A thread's ids and shares are on their way together, and read once.
     turns = -(-kernel.most_routes // kernel.threads)
     named = cute.make_rmem_tensor(turns, Int32)
+    owed = cute.make_rmem_tensor(turns, Int32)
     for turn in cutlass.range_constexpr(turns):
         route = thread + Int32(turn * kernel.threads)
         named[turn] = Int32(-1)
+        owed[turn] = Int32(0)
         if route < routes:
             named[turn] = load_global(ids + Int64(route) * FP32_BYTES)
+            owed[turn] = load_global(shares + Int64(route) * FP32_BYTES)
     for i in cutlass.range(thread, kernel.experts * words, kernel.threads):
         store_word(sorting + i * FP32_BYTES, Int32(0))
     cute.arch.sync_threads()
@@ -139,6 +152,7 @@ def _sort(
                 if Int32(word) <= token // 32:
                     place = place + cute.arch.popc(held)
             store_word(order + place * FP32_BYTES, route)
+            store_word(order + Int32(kernel.shares_at) + place * FP32_BYTES, owed[turn])
     if (faults != Int64(0)) & (thread == Int32(0)) & ((total & Int32(0xFFFF)) != routes):
         store_global(faults, Int32(1))
     cute.arch.sync_threads()

@@ -30,7 +30,7 @@ MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
 LEAST_COPY = 4
 """Bytes of an asynchronous copy."""
-SHARED = ("group", "grid", "warps")
+SHARED = ("group", "grid", "launches")
 """Parameters of both kernels on which rules depend."""
 RESERVED = 1024
 """Bytes of an SM's shared memory that the driver takes for each block, same guide and table."""
@@ -57,6 +57,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     parts_of_k = workload["k"] // TILE_K
     few = parts_of_k < MANY_TILES
     warps = tuple(count for count in ((1, 2, 4) if few else (4, 7, 8, 14, 16)) if parts_of_k % count == 0)
+    down_warps = (1, 2, 4) if few else (8, 14, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
     return VariantSpace(
@@ -64,21 +65,25 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         (
             *(group if variant == GROUPED else ()),
             Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
-            Parameter(
-                "warps", warps, warps[-2:][0], "warps a block: of w13 they divide K, of w2 rows", changes_bits=True
-            ),
+            Parameter("up_warps", warps, warps[-2:][0], "warps a block, which divide K of w13", changes_bits=True),
             Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a block"),
             Parameter(
                 "up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True
             ),
             Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
-            Parameter("down_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w2 a warp"),
+            Parameter("down_warps", down_warps, down_warps[-2:][0], "warps a block, which take experts in turns"),
+            Parameter("down_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w2 a block"),
             Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
             Parameter("down_stages", (2, 3, 4), 3, "stages of w2 in shared memory"),
             Parameter("grid", (sms, 2 * sms), sms, "blocks, which take rows in turns"),
             Parameter("cache", (L2, EVICT_FIRST), L2, "what holds weights on their way"),
         ),
         (
+            Constraint(
+                "launches",
+                "in one launch both matrices have the same warps",
+                lambda p: p["launches"] == 2 or p["up_warps"] == p["down_warps"],
+            ),
             *_constraints(workload, variant, UP, arch),
             *_constraints(workload, variant, DOWN, arch),
             *(
@@ -126,7 +131,12 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
         (
             "rows",
             "rows must be whole tiles of every warp: there are no rows to spare",
-            lambda s: s.rows_out % (s.outputs * s.row_warps) == 0,
+            lambda s: s.rows_out % s.outputs == 0,
+        ),
+        (
+            "blocks",
+            "of w2 a block has the same rows of all experts, and all blocks have to be there at once",
+            lambda s: s.role == UP or s.row_blocks <= min(s.grid, 2 * SMS[arch.name]),
         ),
         (
             "scales",

@@ -109,34 +109,42 @@ def copy_block_scales(
 
 
 @cute.jit
-def copy_tokens(
-    slot: Int32,
-    source: Int64,
-    column: Int32,
-    order: Int32,
-    count: Int32,
-    kernel: cutlass.Constexpr,
-) -> None:
-    """Copy a stage of a group's activations; columns from ``count`` on are none, and what they leave is never stored.
+def find_tokens(sources: cute.Tensor, column: Int32, order: Int32, count: Int32, kernel: cutlass.Constexpr) -> None:
+    """Look up where the activations are that this lane copies of a group, in bytes; -1 from ``count`` on, where there
+    are none and what is left is never stored.
 
-    :param slot: where this lane's first piece goes.
-    :param source: where it would come from in row 0.
-    :param column: its column.
+    :param sources: [copies of a line].
+    :param column: of this lane's first copy.
     :param order: shared memory that says which route a column is.
     """
     copies = kernel.token_copies
     for j in cutlass.range_constexpr(copies.copies_a_line):
-        ahead = j * copies.rows_a_copy
-        if column + Int32(ahead) < count:
-            row = load_word(order + (column + Int32(ahead)) * FP32_BYTES)
+        own = column + Int32(j * copies.rows_a_copy)
+        found = Int32(-1)
+        if own < count:
+            row = load_word(order + own * FP32_BYTES)
             if cutlass.const_expr(kernel.role == UP):
                 row = row // kernel.top
-            address = source + Int64(row) * (kernel.k * BF16_BYTES)
+            found = row * (kernel.k * BF16_BYTES)
+        sources[j] = found
+
+
+@cute.jit
+def copy_tokens(slot: Int32, source: Int64, sources: cute.Tensor, kernel: cutlass.Constexpr) -> None:
+    """Copy a stage of a group's activations.
+
+    :param slot: where this lane's first piece goes.
+    :param source: where it would come from in row 0.
+    :param sources: of ``find_tokens``.
+    """
+    copies = kernel.token_copies
+    for j in cutlass.range_constexpr(copies.copies_a_line):
+        if sources[j] >= Int32(0):
+            address = source + Int64(sources[j])
             for line in cutlass.range_constexpr(copies.lines):
                 piece = line * copies.lanes_a_row
-                copy_async(
-                    slot + Int32(kernel.token_place(ahead, piece)), address + piece * COPY_BYTES, through_l1=True
-                )
+                place = slot + Int32(kernel.token_place(j * copies.rows_a_copy, piece))
+                copy_async(place, address + piece * COPY_BYTES, through_l1=True)
 
 
 def _tokens(tile: Int32, lane: Int32, kernel: cutlass.Constexpr) -> list[Uint32]:

@@ -1,11 +1,11 @@
 """Both kernels of the experts: weights stream through the warps' own asynchronous copies. Imports the DSL.
 
-A block takes units, rows of one expert with the tokens of one group, in turns with the others. The stages of its units
-are one sequence, and copies run ahead in it across units, so that the memory never waits for an epilogue. Warps meet
-only to add up their shares of K, once a unit, into one of two buffers in turns.
+A unit is some rows of one expert with the tokens of one group. The stages of the units that a warp takes part in are
+one sequence, and copies run ahead in it across units, so that the memory never waits for an epilogue.
 
-In ``down`` a warp leaves the rows of each route in the workspace, counts itself, and who is the last of a token's
-routes adds them up, in the order of the token's experts: the result does not depend on who that is.
+In ``up`` the warps of a block divide K and meet once a unit, to add up their shares in one of two buffers in turns. In
+``down`` a block has the same rows of all experts: each warp adds up what its groups give to each token, in the order of
+experts, and the warps are added up in their order at the end: the result is the same each time.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from megatune_kernels.experts.device import store_global
 from megatune_kernels.experts.device import wait_for_count
 from megatune_kernels.experts.epilogue import activate
 from megatune_kernels.experts.epilogue import add_and_activate
-from megatune_kernels.experts.epilogue import add_routes
+from megatune_kernels.experts.epilogue import add_to_tokens
+from megatune_kernels.experts.epilogue import add_warps
+from megatune_kernels.experts.epilogue import clear
 from megatune_kernels.experts.epilogue import leave_partials
-from megatune_kernels.experts.epilogue import leave_results
 from megatune_kernels.experts.geometry import COUNT_BITS
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import FP8
@@ -45,6 +46,7 @@ from megatune_kernels.experts.stages import copy_block_scales
 from megatune_kernels.experts.stages import copy_scales
 from megatune_kernels.experts.stages import copy_tokens
 from megatune_kernels.experts.stages import copy_weights
+from megatune_kernels.experts.stages import find_tokens
 from megatune_kernels.experts.stages import multiply
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import COPY_BYTES
@@ -52,21 +54,31 @@ from megatune_kernels.projection.geometry import FP32_BYTES
 from megatune_kernels.projection.geometry import WARP
 
 
-def _columns(unit: Int32, table: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32]:
-    """Where in shared memory the routes of a unit's group are, and how many."""
-    _, place = load_shared2(table + unit // kernel.row_blocks * GROUP_BYTES)
-    order = table + Int32(kernel.most_groups * GROUP_BYTES)
-    return order + (Int32(place) >> COUNT_BITS) * FP32_BYTES, Int32(place) & Int32((1 << COUNT_BITS) - 1)
+def _place(turn: Int32, block: Int32, blocks: Int32, warp: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32]:
+    """Which group the unit of a turn is of, and which block of rows: of blocks in ``up``, of warps in ``down``."""
+    if kernel.role == UP:
+        unit = block + turn * blocks
+        return unit // kernel.row_blocks, unit % kernel.row_blocks
+    return warp + turn * kernel.warps, block
+
+
+def _group(table: Int32, group: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32, Int32]:
+    """A group's expert, where in shared memory its routes are, and how many."""
+    expert, place = load_shared2(table + group * GROUP_BYTES)
+    order = table + Int32(kernel.order_at)
+    return (
+        Int32(expert),
+        order + (Int32(place) >> COUNT_BITS) * FP32_BYTES,
+        Int32(place) & Int32((1 << COUNT_BITS) - 1),
+    )
 
 
 @cute.jit
 def _fetch_weights(
-    step: Int32,
-    block: Int32,
-    blocks: Int32,
+    expert: Int32,
+    row_block: Int32,
+    stage: Int32,
     k_warp: Int32,
-    row_warp: Int32,
-    table: Int32,
     weight_slot: Int32,
     weight_source: Int64,
     scale_slot: Int32,
@@ -77,41 +89,20 @@ def _fetch_weights(
 ) -> None:
     """Copy weights and scales of one of this warp's stages.
 
-    :param step: its number among those of all units that the block takes.
+    :param stage: its number in the unit.
     :param weight_source: this lane's first piece of row 0 of expert 0.
     :param scale_source: of all scales.
     """
-    unit = block + step // kernel.steps * blocks
-    at = (step % kernel.steps * kernel.k_warps + k_warp) * kernel.k_unroll
-    expert, _ = load_shared2(table + unit // kernel.row_blocks * GROUP_BYTES)
-    row = (unit % kernel.row_blocks * kernel.row_warps + row_warp) * kernel.outputs
-    first = Int64(Int32(expert)) * kernel.rows_an_expert + Int64(row)
+    at = (stage * kernel.k_warps + k_warp) * kernel.k_unroll
+    row = row_block * kernel.outputs
+    first = Int64(expert) * kernel.rows_an_expert + Int64(row)
     source = weight_source + first * kernel.row_bytes + Int64(at * ROW_BYTES[kernel.weights])
     copy_weights(weight_slot, source, policy, kernel)
     if cutlass.const_expr(kernel.weights == MXFP4):
         own_scales = scale_source + first * kernel.scale_row_bytes + Int64(at * SCALES_A_TILE)
         copy_scales(scale_slot, own_scales, lane, kernel)
     if cutlass.const_expr(kernel.weights == FP8):
-        copy_block_scales(scale_slot, scale_source, Int32(expert), row, at, lane, kernel)
-
-
-@cute.jit
-def _fetch_tokens(
-    step: Int32,
-    block: Int32,
-    blocks: Int32,
-    k_warp: Int32,
-    table: Int32,
-    slot: Int32,
-    source: Int64,
-    column: Int32,
-    kernel: cutlass.Constexpr,
-) -> None:
-    """Copy the activations of one of this warp's stages; parameters as above, of ``_copy_tokens``."""
-    unit = block + step // kernel.steps * blocks
-    at = (step % kernel.steps * kernel.k_warps + k_warp) * kernel.k_unroll
-    columns, count = _columns(unit, table, kernel)
-    copy_tokens(slot, source + Int64(at * (TILE_K * BF16_BYTES)), column, columns, count, kernel)
+        copy_block_scales(scale_slot, scale_source, expert, row, at, lane, kernel)
 
 
 @cute.jit
@@ -119,11 +110,9 @@ def run(
     x: Int64,
     w: Int64,
     scales: Int64,
-    shares: Int64,
     out: Int64,
-    results: Int64,
-    counters: Int64,
     groups: Int32,
+    tokens: Int32,
     arrivals: Int64,
     meets: cutlass.Constexpr,
     kernel: cutlass.Constexpr,
@@ -138,23 +127,26 @@ def run(
     blocks, _, _ = cute.arch.grid_dim()
     lane = thread % WARP
     warp = cute.arch.make_warp_uniform(thread // WARP)
-    row_warp = warp % kernel.row_warps
-    k_warp = warp // kernel.row_warps
+    k_warp = warp % kernel.k_warps
     up = kernel.role == UP
-    shared = Int32(cute.arch.get_dyn_smem(Float32, alignment=128).toint())
-    partials = shared + Int32(kernel.table_bytes)
-    all_stages = shared + Int32(kernel.stages_at)
+    table = Int32(cute.arch.get_dyn_smem(Float32, alignment=128).toint())
+    partials = table + Int32(kernel.table_bytes)
+    all_stages = table + Int32(kernel.stages_at)
     if cutlass.const_expr(meets):
         # Behind this all threads of the block have stored what they had to, and shared memory is free.
         cute.arch.sync_threads()
         if thread == Int32(0):
             cute.arch.fence_acq_rel_gpu()
             count_arrivals(arrivals)
-    units = groups * kernel.row_blocks
-    own_units = Int32(0)
-    if block < units:
-        own_units = (units - block - Int32(1)) // blocks + Int32(1)
-    steps = own_units * kernel.steps
+    turns = Int32(0)
+    if cutlass.const_expr(up):
+        units = groups * kernel.row_blocks
+        if block < units:
+            turns = (units - block - Int32(1)) // blocks + Int32(1)
+    else:
+        if (block < Int32(kernel.row_blocks)) & (warp < groups):
+            turns = (groups - warp - Int32(1)) // kernel.warps + Int32(1)
+    steps = turns * kernel.steps
 
     weight_copies = kernel.weight_copies
     token_copies = kernel.token_copies
@@ -176,17 +168,18 @@ def run(
         policy = evict_first()
     sums = cute.make_rmem_tensor(kernel.row_tiles * kernel.token_tiles * 4, Float32)
     sums.fill(0.0)
+    sources = cute.make_rmem_tensor(token_copies.copies_a_line, Int32)
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if Int32(s) < steps:
             slot = Int32(s * kernel.stage_bytes)
+            group, row_block = _place(Int32(s // kernel.steps), block, blocks, warp, kernel)
+            expert, _, _ = _group(table, group, kernel)
             _fetch_weights(
-                Int32(s),
-                block,
-                blocks,
+                expert,
+                row_block,
+                Int32(s % kernel.steps),
                 k_warp,
-                row_warp,
-                shared,
                 weight_slot + slot,
                 weight_source,
                 scale_slot + slot,
@@ -195,6 +188,9 @@ def run(
                 lane,
                 kernel,
             )
+    if cutlass.const_expr(not up):
+        own = partials + warp * (kernel.padded_tokens * kernel.pitch * FP32_BYTES)
+        clear(own, lane, tokens, kernel)
     # Weights are on their way; what they are multiplied with comes from all blocks of ``up``.
     if cutlass.const_expr(meets):
         if thread == Int32(0):
@@ -208,34 +204,38 @@ def run(
         cute.arch.griddepcontrol_wait()
     for s in cutlass.range_constexpr(kernel.stages - 1):
         if Int32(s) < steps:
-            _fetch_tokens(
-                Int32(s),
-                block,
-                blocks,
-                k_warp,
-                shared,
-                token_slot + Int32(s * kernel.stage_bytes),
-                token_source,
-                column,
-                kernel,
-            )
+            group, _ = _place(Int32(s // kernel.steps), block, blocks, warp, kernel)
+            _, order, count = _group(table, group, kernel)
+            find_tokens(sources, column, order, count, kernel)
+            at = (Int32(s % kernel.steps) * kernel.k_warps + k_warp) * kernel.k_unroll
+            slot = token_slot + Int32(s * kernel.stage_bytes)
+            copy_tokens(slot, token_source + Int64(at * (TILE_K * BF16_BYTES)), sources, kernel)
         cute.arch.cp_async_commit_group()
 
-    now = Int32(0)
+    # Of what is fetched next: looked up a step before it is needed, so that no warp waits for shared memory.
     ahead = Int32((kernel.stages - 1) * kernel.stage_bytes)
+    later_turn = Int32((kernel.stages - 1) // kernel.steps)
+    later_stage = Int32((kernel.stages - 1) % kernel.steps)
+    expert = Int32(0)
+    row_block = Int32(0)
+    if later_turn < turns:
+        group, row_block = _place(later_turn, block, blocks, warp, kernel)
+        expert, order, count = _group(table, group, kernel)
+        find_tokens(sources, column, order, count, kernel)
+    turn = Int32(0)
+    stage = Int32(0)
+    now = Int32(0)
     parity = Int32(0)
+    turned = thread
     for step in cutlass.range(0, steps):
         cute.arch.cp_async_wait_group(kernel.stages - 2)
         cute.arch.sync_warp()
-        later = step + Int32(kernel.stages - 1)
-        if later < steps:
+        if step + Int32(kernel.stages - 1) < steps:
             _fetch_weights(
-                later,
-                block,
-                blocks,
+                expert,
+                row_block,
+                later_stage,
                 k_warp,
-                row_warp,
-                shared,
                 weight_slot + ahead,
                 weight_source,
                 scale_slot + ahead,
@@ -244,55 +244,69 @@ def run(
                 lane,
                 kernel,
             )
-            _fetch_tokens(later, block, blocks, k_warp, shared, token_slot + ahead, token_source, column, kernel)
+            at = (later_stage * kernel.k_warps + k_warp) * kernel.k_unroll
+            copy_tokens(token_slot + ahead, token_source + Int64(at * (TILE_K * BF16_BYTES)), sources, kernel)
         cute.arch.cp_async_commit_group()
+        later_stage = later_stage + Int32(1)
+        later_order = Int32(0)
+        later_count = Int32(0)
+        if later_stage == Int32(kernel.steps):
+            later_stage = Int32(0)
+            later_turn = later_turn + Int32(1)
+            if later_turn < turns:
+                group, row_block = _place(later_turn, block, blocks, warp, kernel)
+                expert, later_order, later_count = _group(table, group, kernel)
         multiply(sums, stages + now, lane, selector, kernel)
+        if later_count > Int32(0):
+            find_tokens(sources, column, later_order, later_count, kernel)
         ahead = now
         now = now + Int32(kernel.stage_bytes)
         if now == Int32(kernel.stages * kernel.stage_bytes):
             now = Int32(0)
-        if step % kernel.steps == Int32(kernel.steps - 1):
-            unit = block + step // kernel.steps * blocks
-            columns, count = _columns(unit, shared, kernel)
-            first_row = unit % kernel.row_blocks * (kernel.row_warps * kernel.outputs)
-            if cutlass.const_expr(kernel.k_warps > 1):
+        stage = stage + Int32(1)
+        if stage == Int32(kernel.steps):
+            group, own_rows = _place(turn, block, blocks, warp, kernel)
+            _, order, count = _group(table, group, kernel)
+            first_output = own_rows * kernel.outputs
+            if cutlass.const_expr(not up):
+                add_to_tokens(sums, own, order, count, lane, kernel)
+            elif cutlass.const_expr(kernel.k_warps > 1):
                 parts = partials + parity
                 leave_partials(sums, parts + warp * (kernel.group * kernel.pitch * FP32_BYTES), lane, kernel)
                 cute.arch.sync_threads()
-                add_and_activate(parts, out, first_row, columns, count, kernel)
-                parity = Int32(kernel.partial_bytes) - parity
-            elif cutlass.const_expr(up):
-                activate(sums, out, first_row + row_warp * kernel.outputs, columns, count, lane, kernel)
+                add_and_activate(parts, out, first_output, order, count, turned, kernel)
+                parity = Int32(kernel.unit_bytes) - parity
+                # Most units are work for one warp: another one each time.
+                turned = turned + Int32(WARP)
+                if turned >= Int32(kernel.threads):
+                    turned = turned - Int32(kernel.threads)
             else:
-                own_row = first_row + row_warp * kernel.outputs
-                leave_results(sums, results, own_row, columns, count, lane, kernel)
-                # What all lanes stored is there before any of them counts.
-                cute.arch.sync_warp()
-                cute.arch.fence_acq_rel_gpu()
-                add_routes(results, shares, counters, out, own_row, columns, count, lane, kernel)
+                activate(sums, out, first_output, order, count, lane, kernel)
             sums.fill(0.0)
+            stage = Int32(0)
+            turn = turn + Int32(1)
     cute.arch.cp_async_wait_group(0)
+    if cutlass.const_expr(not up):
+        cute.arch.sync_threads()
+        if block < Int32(kernel.row_blocks):
+            add_warps(partials, out, block * kernel.rows, tokens, kernel)
 
 
 @cute.jit
 def _begin(
-    ids: Int64, counters: Int64, faults: Int64, tokens: Int32, clears: cutlass.Constexpr, kernel: cutlass.Constexpr
+    ids: Int64, shares: Int64, faults: Int64, tokens: Int32, tells: cutlass.Constexpr, kernel: cutlass.Constexpr
 ) -> Int32:
-    """Clear the counters, where it is this kernel's turn, and sort the routes.
+    """Sort the routes.
 
+    :param tells: whether it is this kernel's turn to tell of faults.
     :returns: how many groups there are.
     """
-    thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
-    blocks, _, _ = cute.arch.grid_dim()
     shared = Int32(cute.arch.get_dyn_smem(Float32, alignment=128).toint())
     fault = Int64(0)
-    if cutlass.const_expr(clears):
-        if block == Int32(0):
-            fault = faults
-        for i in cutlass.range(block * kernel.threads + thread, tokens * kernel.slices, blocks * kernel.threads):
-            store_global(counters + Int64(i) * FP32_BYTES, Int32(0))
-    return take_routes(ids, tokens * kernel.top, shared, shared + Int32(kernel.stages_at), fault, kernel)
+    if cutlass.const_expr(tells):
+        fault = cutlass.select_(block == Int32(0), faults, fault)
+    return take_routes(ids, shares, tokens * kernel.top, shared, shared + Int32(kernel.stages_at), fault, kernel)
 
 
 @cute.kernel
@@ -303,14 +317,11 @@ def _kernel(
     ids: Int64,
     shares: Int64,
     out: Int64,
-    results: Int64,
-    counters: Int64,
     faults: Int64,
     tokens: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
-    """``up``: x [tokens, k], w13, out = hidden [routes, width]; it also clears the counters. ``down``: x = hidden, w2,
-    out [tokens, latent], results [routes, latent] in FP32.
+    """``up``: x [tokens, k], w13, out = hidden [routes, width]. ``down``: x = hidden, w2, out [tokens, latent].
 
     ids [tokens, top] in INT32, shares [tokens, top] in FP32; scales [experts, rows, k / 32] in bytes, or
     [experts, rows / 128, k / 128] in FP32.
@@ -320,8 +331,8 @@ def _kernel(
         cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
     # In ``down`` the routing is older than the predecessor, which waited for it before it let this kernel start.
-    groups = _begin(ids, counters, faults, tokens, up, kernel)
-    run(x, w, scales, shares, out, results, counters, groups, Int64(0), False, kernel)
+    groups = _begin(ids, shares, faults, tokens, up, kernel)
+    run(x, w, scales, out, groups, tokens, Int64(0), False, kernel)
 
 
 @cute.kernel
@@ -335,8 +346,6 @@ def _both(
     shares: Int64,
     hidden: Int64,
     y: Int64,
-    results: Int64,
-    counters: Int64,
     faults: Int64,
     tokens: Int32,
     up: cutlass.Constexpr,
@@ -349,9 +358,9 @@ def _both(
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
     arrivals = faults + FP32_BYTES
-    groups = _begin(ids, counters, faults, tokens, True, up)
-    run(x, w13, scales13, shares, hidden, results, counters, groups, arrivals, False, up)
-    run(hidden, w2, scales2, shares, y, results, counters, groups, arrivals, True, down)
+    groups = _begin(ids, shares, faults, tokens, True, up)
+    run(x, w13, scales13, hidden, groups, tokens, arrivals, False, up)
+    run(hidden, w2, scales2, y, groups, tokens, arrivals, True, down)
 
 
 @cute.jit
@@ -362,15 +371,13 @@ def launch(
     ids: Int64,
     shares: Int64,
     out: Int64,
-    results: Int64,
-    counters: Int64,
     faults: Int64,
     tokens: Int32,
     stream: Any,
     kernel: cutlass.Constexpr,
 ) -> None:
     """What is compiled; runners launch the cubin themselves."""
-    _kernel(x, w, scales, ids, shares, out, results, counters, faults, tokens, kernel).launch(
+    _kernel(x, w, scales, ids, shares, out, faults, tokens, kernel).launch(
         grid=[1, 1, 1],
         block=[kernel.threads, 1, 1],
         smem=kernel.shared_bytes,
@@ -391,8 +398,6 @@ def launch_both(
     shares: Int64,
     hidden: Int64,
     y: Int64,
-    results: Int64,
-    counters: Int64,
     faults: Int64,
     tokens: Int32,
     stream: Any,
@@ -400,7 +405,7 @@ def launch_both(
     down: cutlass.Constexpr,
 ) -> None:
     """What is compiled; runners launch the cubin themselves."""
-    _both(x, w13, scales13, w2, scales2, ids, shares, hidden, y, results, counters, faults, tokens, up, down).launch(
+    _both(x, w13, scales13, w2, scales2, ids, shares, hidden, y, faults, tokens, up, down).launch(
         grid=[1, 1, 1],
         block=[up.threads, 1, 1],
         smem=max(up.shared_bytes, down.shared_bytes),
