@@ -25,8 +25,9 @@ class Best:
 
 
 def recordings_of(name: str) -> list[Recording]:
-    """The shipped recordings that hold workloads of an operator."""
+    """The shipped recordings that hold workloads of an operator over cold weights, as a decode step reads them."""
     recordings = [read_recording(path) for path in shipped_recordings().values()]
+    recordings = [one for one in recordings if one.about.regime.weights == "cold"]
     return [one for one in recordings if any(workload.operator == name for workload in one.workloads)]
 
 

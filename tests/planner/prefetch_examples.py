@@ -38,7 +38,7 @@ def plain(*, pdl: bool = True) -> Config:
     return Config.of("plain", {"pdl": pdl})
 
 
-def prefetch(depth: int, *, carveout: int = 0, grid: int = 8, start: int = 0, pdl: bool = True) -> Config:
+def prefetch(depth: int, *, carveout: int = 0, grid: int = 8, start: int = 0, pdl: bool = True, **rest: str) -> Config:
     return Config.of(
         "prefetch",
         {
@@ -49,6 +49,7 @@ def prefetch(depth: int, *, carveout: int = 0, grid: int = 8, start: int = 0, pd
             "start_percent": start,
             "pdl": pdl,
             "consumer": "cold",
+            **rest,
         },
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from plan_examples import Case
@@ -110,8 +111,9 @@ def test_what_does_not_win_beyond_its_interval_is_off(tmp_path: Path) -> None:
     assert batch_table.parse(table_of(tmp_path / "enough", {1: enough}).value)[1] == (6, 0)
 
 
-def test_what_was_measured_of_other_kernels_alone_says_nothing(tmp_path: Path) -> None:
-    late = {NONE: 32.0, plain(): 30.0, prefetch(8, start=50): 25.0}
+@pytest.mark.parametrize("other", [{"start": 50}, {"walk": "columns"}, {"walk": "later"}], ids=str)
+def test_what_was_measured_of_other_kernels_alone_says_nothing(tmp_path: Path, other: dict[str, Any]) -> None:
+    late = {NONE: 32.0, plain(): 30.0, prefetch(8, **other): 25.0}
     table = table_of(tmp_path, {1: best(12), 2: late})
     assert batch_table.parse(table.value)[2] == 96
     assert table.stretches[1].source == "shipped"
@@ -122,7 +124,7 @@ def test_what_was_measured_of_other_kernels_alone_says_nothing(tmp_path: Path) -
         table_of(tmp_path / "late", {1: late})
     # Where no prefetch wins, vLLM's would not either.
     (tmp_path / "lost").mkdir()
-    lost = {NONE: 32.0, plain(): 30.0, prefetch(8, start=50): 31.0}
+    lost = {NONE: 32.0, plain(): 30.0, prefetch(8, **other): 31.0}
     assert 1 not in batch_table.parse(table_of(tmp_path / "lost", {1: lost}).value)
 
 

@@ -29,6 +29,8 @@ from megatune_kernels.operator import Part
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.operator import operators
+from megatune_kernels.prefetch.ahead import ahead_bytes
+from megatune_kernels.prefetch.consumers import config_of
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture_of
 from megatune_tuner.campaign import run_campaign
@@ -221,27 +223,56 @@ def shipped(name: str) -> Campaign:
 
 def test_the_shipped_campaign_has_chains_of_both_degrees_at_one_to_eight_tokens() -> None:
     found = shipped("kimi-k3-prefetch-h200").workloads()
-    assert {w.tokens for w in found} == set(range(1, 9))
+    assert {w.tokens for w in found} == {1, 2, 3, 4, 6, 8}
     assert {w["idle_ns"] for w in found} == {3000, 5000, 10000}
     assert {w["n1"] for w in found} == {6288, 2112, 560, 3216, 288}
-    assert len(found) == 2 * 3 * 3 * 8
+    assert len(found) == 2 * 3 * 3 * 6
 
 
 def test_the_campaign_of_warm_weights_has_the_shapes_of_all_chains() -> None:
     warm = shipped("kimi-k3-warm-h200")
     assert warm.measuring_regime() == Regime("warm", "graph")
-    assert set(warm.workloads()) == {part.workload for part in _consumers()}
+    consumers = {part.workload for part in _consumers()}
+    assert set(warm.workloads()) >= consumers
+    assert {workload.at(1) for workload in warm.workloads()} == {workload.at(1) for workload in consumers}
 
 
 def test_the_table_of_winners_is_what_the_shipped_recordings_say() -> None:
     table = files("megatune_kernels").joinpath("prefetch", "consumers.json").read_text()
-    made = {"cold": recording("kimi-k3-h200"), "reduction": recording("reduction-h200x2")}
+    cold, warm, reduction = map(recording, ("kimi-k3-h200", "kimi-k3-warm-h200", "reduction-h200x2"))
+    made = {"cold": cold, "warm": warm, "early": cold, "reduction": reduction}
     assert table_text(consumer_table(made)) == table
     assert set(json.loads(table)) == set(made)
     assert set(json.loads(table)["reduction"]) == {"3584 over 2", "7168 over 2"}
-    cold = json.loads(table)["cold"]
-    assert set(cold) == {f"{c.workload['n']}x{c.workload['k']}" for c in _consumers()}
-    assert {tuple(map(int, by_tokens)) for by_tokens in cold.values()} == {(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)}
+    recorded = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+    for kind, tokens in (("cold", recorded), ("early", recorded), ("warm", tuple(range(1, 9)))):
+        found = json.loads(table)[kind]
+        assert set(found) == {f"{c.workload['n']}x{c.workload['k']}" for c in _consumers()}
+        assert {tuple(map(int, by_tokens)) for by_tokens in found.values()} == {tokens}
+
+
+def test_early_consumers_are_slower_by_less_than_they_ask_for_ahead() -> None:
+    found = recording("kimi-k3-h200")
+    hardware, speed = found.about.target.hardware, found.about.facts["copy_bytes_a_us"]
+    arch = architecture_of(hardware)
+    for part in _consumers():
+        for tokens in (1, 4, 8):
+            workload = part.workload.at(tokens)
+            times = found.times_us(workload)
+            cold, early = (config_of(kind, workload, True) for kind in ("cold", "early"))
+            ahead = {
+                config: min(ahead_bytes(workload, config, arch, hardware.sms), 5 * speed) / speed
+                for config in (cold, early)
+            }
+            assert times[early] >= times[cold]
+            assert times[early] - ahead[early] <= times[cold] - ahead[cold]
+
+
+def test_early_consumers_need_to_know_how_fast_memory_is() -> None:
+    found = recording("kimi-k3-h200")
+    found.about = replace(found.about, facts={})
+    with pytest.raises(MegatuneError, match="kimi-k3-h200 does not hold copy_bytes_a_us"):
+        consumer_table({"early": found})
 
 
 def _consumers() -> list[Part]:

@@ -65,6 +65,24 @@ def test_a_sample_is_shared_by_cells_and_holds_the_defaults() -> None:
     assert set(sampled(catalogue(CELLS[0]), 10_000, 0)) == set(catalogue(CELLS[0]).configs)
 
 
+def test_around_the_defaults_every_value_is_sampled_as_near_as_it_is_legal() -> None:
+    for cell in CELLS:
+        space, plain = Toy().space(cell, SM90), sampled(catalogue(cell), 5, 3)
+        found = sampled(catalogue(cell), 5, 3, around_defaults=True)
+        assert set(plain) <= set(found)
+        assert len(found) == len(set(found))
+        defaults = {config.variant: config for config in space.defaults()}
+        for variant in space.variants:
+            mine = [config for config in found if config.variant == variant.variant]
+            legal = [config for config in space.configs if config.variant == variant.variant]
+            for parameter in variant.parameters:
+                for value in parameter.values:
+                    having = [config for config in legal if config.params[parameter.name] == value]
+                    if having:
+                        nearest = space.nearest(defaults[variant.variant], having)
+                        assert nearest in mine
+
+
 @pytest.mark.parametrize("needs_artifacts", [False, True])
 def test_the_sample_and_the_baselines_are_measured_and_written(
     database: Database, path: Path, needs_artifacts: bool

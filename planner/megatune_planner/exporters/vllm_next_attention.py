@@ -26,6 +26,7 @@ from megatune_kernels.models import model
 from megatune_kernels.operator import Workload
 from megatune_kernels.prefetch.space import PLAIN
 from megatune_kernels.prefetch.space import PREFETCH
+from megatune_kernels.prefetch.space import ROWS
 from megatune_kernels.projection.shapes import projection_shapes
 from megatune_kernels.space import Config
 from megatune_planner.band_schema import CurvePoint
@@ -53,7 +54,8 @@ STAND_IN = "idle_ns"
 REDUCTION = "width"
 """Dims that say what the idle phase of a chain is."""
 CHUNK_KIB = 16
-"""Of a request of the runtime's kernel, which begins with the first and has blocks of its own."""
+"""Of a request of the runtime's kernel, which begins with the first, asks for bytes as they lie and has blocks of its
+own."""
 
 NOTES = (
     "Prefetch was measured on Megatune's own kernel, idle phase and projections; vLLM's has 32 blocks, in which every "
@@ -85,6 +87,7 @@ def expresses(workload: Workload, config: Config) -> bool:
         and config.variant == PREFETCH
         and config.params.get("start_percent") == 0
         and config.params.get("chunk_kib") == CHUNK_KIB
+        and config.params.get("walk", ROWS) == ROWS
     )
 
 
