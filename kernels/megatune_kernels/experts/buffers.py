@@ -15,6 +15,7 @@ times the root of the sum of squares, at most by the sum of magnitudes. The resu
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +45,18 @@ FLUSHED_BYTES = 2 * (126 << 20)
 """Twice the largest L2 there is (``GB300``)."""
 ROUTES_AT_ONCE = 32
 """Whose weights the torch path takes apart together."""
+
+
+class Operands(NamedTuple):
+    """x [tokens, k], w13 [experts, 2 width, k] and w2 [experts, k, width] as the dtype stores them, shares and ids
+    [tokens, top], and y [tokens, k], which is the result's."""
+
+    x: torch.Tensor
+    w13: torch.Tensor
+    w2: torch.Tensor
+    shares: torch.Tensor
+    ids: torch.Tensor
+    y: torch.Tensor
 
 
 class ExpertBuffers:
@@ -235,6 +248,12 @@ class ExpertBuffers:
         linear = gate * torch.sigmoid(gate) if not beta else beta * torch.tanh(gate / beta) * torch.sigmoid(gate)
         return linear, linear_beta * torch.tanh(up / linear_beta) if linear_beta else up
 
+    def operands(self, copy: int) -> Operands:
+        """What another implementation takes for a copy."""
+        of = self._sets_of_weights[copy]
+        w13, w2 = self._w13.values[of], self._w2.values[of]
+        return Operands(self._x, w13, w2, self._shares[copy], self._ids[copy], self._y[copy])
+
     def torch_experts(self, copy: int) -> None:
         """Enqueue what torch has for it on the current stream: some routes at a time, their weights taken apart to
         BF16, two batches of products that keep FP32, and a weighted sum."""
@@ -242,6 +261,7 @@ class ExpertBuffers:
         of = self._sets_of_weights[copy]
         experts = self._ids[copy].flatten()
         rows = self._x.repeat_interleave(top, dim=0)[:, None]
+        found = []
         for first in range(0, tokens * top, ROUTES_AT_ONCE):
             some = slice(first, min(tokens * top, first + ROUTES_AT_ONCE))
             w13 = self._w13.as_numbers(of, experts[some], torch.bfloat16)
@@ -249,6 +269,6 @@ class ExpertBuffers:
             gate, up = self._activated_parts(*sums.chunk(2, dim=2))
             hidden = (gate * up).bfloat16()
             w2 = self._w2.as_numbers(of, experts[some], torch.bfloat16)
-            self._results[some] = torch.bmm(hidden, w2.mT, out_dtype=torch.float32)[:, 0]
-        results = self._results.view(tokens, top, -1) * self._shares[copy][..., None]
+            found.append(torch.bmm(hidden, w2.mT, out_dtype=torch.float32)[:, 0])
+        results = torch.cat(found).view(tokens, top, -1) * self._shares[copy][..., None]
         self._y[copy].copy_(results.sum(1))

@@ -17,6 +17,7 @@ from megatune_kernels.artifact import artifact_key
 from megatune_kernels.artifact import compile_for
 from megatune_kernels.artifact import from_compiled
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.experts import vllm_fused
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import BOTH
 from megatune_kernels.experts.geometry import DOWN
@@ -39,6 +40,7 @@ from megatune_kernels.experts.routing import Coverage
 from megatune_kernels.experts.routing import check_routing
 from megatune_kernels.experts.routing import coverage
 from megatune_kernels.experts.space import experts_space
+from megatune_kernels.experts.vllm_fused import VLLM_FUSED_MOE
 from megatune_kernels.models import Model
 from megatune_kernels.models import Parallel
 from megatune_kernels.operator import Artifact
@@ -76,7 +78,7 @@ class Experts(Operator):
 
     name = "experts"
     variants = (PER_ROUTE, GROUPED)
-    baselines = ("torch",)
+    baselines = ("torch", VLLM_FUSED_MOE)
     waits = True
     routings = NAMES
 
@@ -222,9 +224,15 @@ class Experts(Operator):
         return ExpertBuffers(workload, copies, seed)
 
     def baseline(self, name: str, workload: Workload, inputs: Any, copy: int) -> None:
+        """
+        :raises NotImplementedError: where what another runtime has for it cannot be run here.
+        """
         if name not in self.baselines:
             raise MegatuneError(f"unknown baseline {name!r}; allowed: {', '.join(self.baselines)}")
-        inputs.torch_experts(copy)
+        if name == VLLM_FUSED_MOE:
+            vllm_fused.enqueue(workload, inputs, copy)
+        else:
+            inputs.torch_experts(copy)
 
 
 def _streams(workload: Workload, config: Config) -> tuple[Stream, ...]:
