@@ -10,7 +10,9 @@ from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 
+from megatune_db.records import Provenance
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import Model
 from megatune_kernels.models import models
@@ -19,9 +21,10 @@ from megatune_planner.plan import Plan
 from megatune_planner.serving.bounds import Bounds
 from megatune_planner.serving.bounds import total
 from megatune_planner.serving.step import StepPart
+from megatune_planner.serving.step import has_router_front
 from megatune_planner.serving.step import step
 
-OWN = ("projection", "reduction")
+OWN = ("projection", "reduction", "experts", "router_front")
 """Operators whose launches make up the part of a step that a plan decides."""
 
 
@@ -110,7 +113,8 @@ def deployments(plan: Plan) -> list[Deployment]:
             continue
         for tensor in gate.worlds or TENSOR_SIZES:
             try:
-                parts = step(model, plan, tensor, tokens).parts
+                front = has_router_front(model, plan, tensor)
+                parts = step(model, plan, tensor, tokens, packed=front).parts
             except MegatuneError:
                 # The ranks do not divide the model, or its description lacks a figure.
                 continue
@@ -126,9 +130,13 @@ def predicted_steps(plan: Plan, before: Plan | None, of: Deployment) -> tuple[St
     :param before: the plan that is compared with; None: stock.
     """
     found = []
+    # All sides consist of the same launches: where one plan has the router front, the others have its stock.
+    front = any(each is not None and has_router_front(of.model, each, of.tensor) for each in (plan, before))
     for tokens in sorted(_measured(plan)):
-        after = step(of.model, plan, of.tensor, tokens).parts
-        earlier = after if before is None else step(of.model, before, of.tensor, tokens).parts
+        after, earlier = (
+            step(of.model, each or plan, of.tensor, tokens, packed=front, router_front=front).parts
+            for each in (plan, before)
+        )
         times, missing = [], []
         for part, other in zip(after, earlier, strict=True):
             joined = _joined(part, other, stock_only=before is None)
@@ -180,7 +188,12 @@ def _saved(pairs: Iterable[tuple[Bounds, Bounds]]) -> Bounds:
 
 
 def _joined(part: StepPart, other: StepPart, *, stock_only: bool) -> PartTimes | None:
-    """One part on all sides. Where only one plan measured it, its stock serves in the other."""
+    """One part on all sides. Where only one plan measured it, its stock serves in the other, whatever was published."""
+    imported = (part.provenance == Provenance.IMPORTED, other.provenance == Provenance.IMPORTED)
+    if imported == (False, True) and part.plan_us is not None:
+        other = replace(other, stock_us=None, plan_us=None)
+    if imported == (True, False) and other.plan_us is not None:
+        part = replace(part, stock_us=None, plan_us=None)
     stock = part.stock_us or other.stock_us
     if stock is None:
         return None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,10 +25,14 @@ from megatune_db.session import open_database
 from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operator
 from megatune_kernels.projection.shapes import projection_shapes
 from megatune_kernels.space import Config
+from megatune_kernels.target import architecture
+from megatune_planner.objective import Objective
 from megatune_planner.plan import Created
 from megatune_planner.plan import Plan
+from megatune_planner.planning import Options
 from megatune_planner.planning import make_plan
 
 K3 = model("Kimi-K3")
@@ -40,12 +46,46 @@ OTHERS = ("attention", "kda core", "routing", "norms and elementwise", "sampling
 ROUTER = Workload.of("router_front", {"experts": 896, "k": 7168, "latent": 224, "top": 16}, 1)
 
 
-def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS, *, router: bool = False) -> Plan:
+EXPERTS = Workload.of(
+    "experts",
+    {"beta": 4, "experts": 896, "k": 3584, "linear_beta": 25, "top": 16, "width": 192},
+    1,
+    dtype="mxfp4",
+    routing="balanced",
+)
+
+
+def default(workload: Workload, variant: str) -> Config:
+    """The config of a variant's defaults, whatever these are."""
+    space = operator(workload.operator).space(workload, architecture("sm_90a"))
+    return Config.of(variant, {each.name: each.default for each in space.by_variant[variant].parameters})
+
+
+GROUPED = default(EXPERTS, "grouped")
+
+
+def experts_cases(tokens: tuple[int, ...], times: Mapping[str, float], stock_us: float) -> list[Case]:
+    """Finals of one config of experts, by routing, against torch."""
+    return [
+        Case(replace(EXPERTS, tokens=count, routing=routing), config, us, Stage.FINAL, f"experts {routing} {count}")
+        for routing, ours in times.items()
+        for count in tokens
+        for config, us in ((Config.of("torch", {}), stock_us), (GROUPED, ours))
+    ]
+
+
+def serving_plan(
+    directory: Path,
+    tokens: tuple[int, ...] = TOKENS,
+    *,
+    router: bool = False,
+    experts: Sequence[Case] = (),
+    objective: Objective | None = None,
+) -> Plan:
     """A projection takes 10 µs on cuBLAS and 8 in the plan, a reduction 20 and 12, whatever the shape and tokens; the
     router front, where it is asked for, 30 and 9, and of a token over all ranks 30 and 6."""
-    cases = []
-    params = {"warps": 4, "rows": 16, "k_unroll": 2, "stages": 4, "split_k": 1, "finishers": 1, "backoff": 0}
-    torch, redundant = Config.of("torch", {}), Config.of("redundant", {**params, "pdl": True})
+    cases = list(experts)
+    torch, redundant = Config.of("torch", {}), default(ROUTER, "redundant")
     routers = [(ROUTER.at(count), 9.0) for count in tokens] + [(replace(ROUTER, world=RANKS), 6.0)]
     for workload, ours in routers if router else ():
         for config, us in ((torch, 30.0), (redundant, ours)):
@@ -67,8 +107,10 @@ def serving_plan(directory: Path, tokens: tuple[int, ...] = TOKENS, *, router: b
             name="kimi-k3-tp16",
             target=H200S.digest,
             regime=REGIME,
-            baselines={"projection": ("cublas",), "router_front": ("torch",)} | REDUCTION_BASELINES,
+            baselines={"projection": ("cublas",), "router_front": ("torch",), "experts": ("torch",)}
+            | REDUCTION_BASELINES,
             model="Kimi-K3",
+            options=Options(objective=objective),
         )
     created = Created(at="2026-11-30T12:00:00+00:00", by="megatune")
     return Plan(digest=plan.digest, created=created, content=plan.content)

@@ -6,12 +6,14 @@ import pytest
 from serving_examples import K3
 from serving_examples import OTHERS
 from serving_examples import RANKS
+from serving_examples import experts_cases
 from serving_examples import given_text
 from serving_examples import serving_plan
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import model
 from megatune_kernels.models import models
+from megatune_planner.objective import Objective
 from megatune_planner.plan import Plan
 from megatune_planner.serving.bounds import Bounds
 from megatune_planner.serving.checks import checks
@@ -20,6 +22,7 @@ from megatune_planner.serving.given import read_given
 from megatune_planner.serving.published import published_experts
 from megatune_planner.serving.step import Given
 from megatune_planner.serving.step import Step
+from megatune_planner.serving.step import StepPart
 from megatune_planner.serving.step import floor_us
 from megatune_planner.serving.step import step
 
@@ -91,6 +94,50 @@ def test_a_router_front_takes_the_place_of_the_packed_projection_and_of_routing(
     assert step(K3, routed, RANKS, 8) == step(K3, plan, RANKS, 8)
     names = {part.name for part in step(K3, plan, RANKS, 8, packed=True).parts}
     assert {"front", "routing"} <= names
+
+
+def experts_of(plan: Plan, tokens: int) -> StepPart:
+    (found,) = [part for part in step(K3, plan, RANKS, tokens).parts if part.name == "experts"]
+    return found
+
+
+def test_experts_that_the_plan_measured_count_instead_of_published_ones(tmp_path: Path, plan: Plan) -> None:
+    published = experts_of(plan, 8)
+    assert published.stock_us is not None
+    # Torch at 500 µs is slower than what was published, which then is stock; torch at 30 is faster.
+    for stock, name in ((500.0, "slow"), (30.0, "fast")):
+        (tmp_path / name).mkdir()
+        measured = serving_plan(tmp_path / name, experts=experts_cases((1, 8), {"balanced": 20.0, "same": 10.0}, stock))
+        found = experts_of(measured, 8)
+        assert found.provenance == "measured"
+        assert found.launches == 92
+        assert found.plan_us is not None
+        assert (found.plan_us.low, found.plan_us.high) == pytest.approx((92 * 10 * 0.996, 92 * 20 * 1.004))
+        assert "routing balanced" in found.how
+        assert "routing same" in found.how
+        if name == "slow":
+            assert found.stock_us == published.stock_us
+            assert "stock is as published" in found.how
+        else:
+            assert found.stock_us is not None
+            assert found.stock_us.high == pytest.approx(92 * 30 * 1.004)
+        # Of tokens that the plan has not, the published ones count.
+        assert experts_of(measured, 64) == experts_of(plan, 64)
+        assert experts_of(measured, 4).provenance == "predicted"
+
+
+def test_experts_decided_over_routings_count_by_the_objective(tmp_path: Path) -> None:
+    cases = experts_cases((8,), {"balanced": 20.0, "same": 10.0}, 500.0)
+    found = experts_of(serving_plan(tmp_path, experts=cases, objective=Objective.of("mean")), 8)
+    assert found.plan_us is not None
+    assert (found.plan_us.low + found.plan_us.high) / 2 == pytest.approx(92 * 15)
+    assert "mean of balanced 50% and same 50%" in found.how
+
+
+def test_stock_of_experts_serves_where_the_plan_says_stock(tmp_path: Path, plan: Plan) -> None:
+    cases = experts_cases((8,), {"balanced": 520.0}, 500.0)
+    found = experts_of(serving_plan(tmp_path, experts=cases), 8)
+    assert found.plan_us == found.stock_us == experts_of(plan, 8).stock_us
 
 
 def test_what_nobody_measured_is_missing_by_name_and_no_rate_is_claimed(plan: Plan) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from plan_examples import example_cases
 from plan_examples import fill
@@ -9,6 +11,7 @@ from serving_examples import K3
 from serving_examples import OTHERS
 from serving_examples import RANKS
 from serving_examples import TOKENS
+from serving_examples import experts_cases
 from serving_examples import serving_plan
 
 from megatune_db.session import open_database
@@ -100,3 +103,24 @@ def test_the_mean_follows_the_traffic(plan: Plan) -> None:
 
 def test_a_model_that_the_plan_knows_nothing_of_has_no_step(pair: tuple[Plan, Plan]) -> None:
     assert predicted_steps(pair[0], None, Deployment(K3, 32, 1)) == ()
+
+
+def test_experts_and_the_router_front_of_a_plan_are_in_the_step_on_all_sides(tmp_path: Path, plan: Plan) -> None:
+    cases = experts_cases((1, 8), {"balanced": 20.0}, 30.0)
+    ours = serving_plan(tmp_path, router=True, experts=cases)
+    (found,) = deployments(ours)
+    (before,) = deployments(plan)
+    # Both, and no projection into the latent by itself.
+    assert found.known == before.known + 2 - 1
+    for other in (None, plan):
+        steps = {each.tokens: each for each in predicted_steps(ours, other, found)}
+        parts = {part.name: part for part in steps[8].parts}
+        assert parts["experts"].before_us == parts["experts"].stock_us
+        assert parts["experts"].stock_us.high == pytest.approx(92 * 30 * 1.004)
+        assert parts["experts"].after_us.high == pytest.approx(92 * 20 * 1.004)
+        assert parts["router front"].before_us == parts["router front"].stock_us
+        assert {"front", "latent_down", "routing"}.isdisjoint({*parts, *steps[8].missing})
+    # Seen from a plan without them, what was measured of the other counts all the same.
+    back = {part.name: part for each in predicted_steps(plan, ours, before) for part in each.parts if each.tokens == 8}
+    assert back["experts"].before_us == parts["experts"].after_us
+    assert back["experts"].after_us == parts["experts"].stock_us

@@ -34,3 +34,9 @@ def total(parts: Iterable[Bounds]) -> Bounds:
     for part in parts:
         found += part
     return found
+
+
+def hull(parts: Iterable[Bounds]) -> Bounds:
+    """The least interval that holds all of these, of which there is one at least."""
+    found = list(parts)
+    return Bounds(min(each.low for each in found), max(each.high for each in found))

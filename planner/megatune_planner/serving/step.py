@@ -1,10 +1,12 @@
 """The latency of a decode step: what the plan measured times how often a step launches it, against stock.
 
 A step is the sum of its parts. A projection's or reduction's part comes from the plan: measured at a number of tokens
-that was measured, predicted between two of them, and missing outside. The routed experts come from published figures
-of the same part, where there are any. What is left nobody measured: it is missing by name, unless it is given with a
-source, or an end-to-end measurement of stock (``Given.stock_step``) covers all of it: then only the difference between
-plan and stock is modelled. A step with something missing has no upper end, and no rate is claimed for it.
+that was measured, predicted between two of them, and missing outside. So do the routed experts where the plan has
+them; where not, they come from published figures of the same part, if there are any. Stock of the experts is what is
+faster of the plan's baseline and these figures, because a plain baseline is not what serves. What is left nobody
+measured: it is missing by name, unless it is given with a source, or an end-to-end measurement of stock
+(``Given.stock_step``) covers all of it: then only the difference between plan and stock is modelled. A step with
+something missing has no upper end, and no rate is claimed for it.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ from dataclasses import field
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import Model
 from megatune_kernels.models import Parallel
+from megatune_kernels.operator import operators
 from megatune_kernels.projection.shapes import projection_shapes
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.reader import shape_of
 from megatune_planner.serving.bounds import Bounds
+from megatune_planner.serving.bounds import hull
 from megatune_planner.serving.bounds import total
 from megatune_planner.serving.published import MEMORY_GBPS
 from megatune_planner.serving.published import published_experts
@@ -114,12 +118,15 @@ def step(
     packed: bool = False,
     given: Given | None = None,
     context_ranks: int = 1,
+    router_front: bool | None = None,
 ) -> Step:
     """The step of a model at so many tokens.
 
     :param tensor: ranks.
     :param context_ranks: ranks that share a sequence's cache out: what each found is exchanged in every such layer.
     :param packed: whether the runtime runs the packed projection in front of the experts.
+    :param router_front: whether a launch of the router front takes the place of that projection and of the choice of
+        experts; None: where the plan has one.
     :raises MegatuneError: naming figures that the model's description lacks, or that the ranks do not divide.
     """
     if tokens < 1:
@@ -127,10 +134,13 @@ def step(
     found = [
         *_projections(model, plan, tensor, tokens, packed),
         *_reductions(model, plan, tensor, tokens),
-        _experts(model, plan.content.gate.part, tensor, tokens),
+        _experts(model, plan, tensor, tokens),
         *_others(model, context_ranks),
     ]
-    router = _router(model, plan, tensor, tokens) if packed else None
+    router = _router(model, plan, tensor, tokens) if packed and router_front is not False else None
+    if router is None and router_front:
+        how = "the plan has no router front"
+        router = StepPart("router front", model.moe_layers or 0, None, None, "missing", how)
     if router is not None:
         # One launch has the packed rows and the choice of experts.
         found = [router, *(part for part in found if part.name not in ("front", "routing"))]
@@ -183,14 +193,25 @@ def floor_us(model: Model, part: str, tensor: int, tokens: int) -> float | None:
 
 
 def of_plan(plan: Plan, operator: str, dims: Mapping[str, int], world: int) -> ShapePlan | None:
-    """What the plan has of a shape, whatever its routing; None where it has nothing."""
-    wanted = shape_of(dims)
-    for each in plan.content.operators:
-        if each.name == operator:
-            for shape in each.shapes:
-                if (shape.shape, shape.world, shape.dtype) == (wanted, world, "bf16"):
-                    return shape
-    return None
+    """What the plan has of a shape whose operands are BF16; None where it has nothing."""
+    return next(iter(all_of_plan(plan, operator, dims, world, "bf16")), None)
+
+
+def all_of_plan(plan: Plan, operator: str, dims: Mapping[str, int], world: int, dtype: str) -> list[ShapePlan]:
+    """What the plan has of a shape, at each of its routings."""
+    wanted = (shape_of(dims), world, dtype)
+    return [
+        shape
+        for each in plan.content.operators
+        if each.name == operator
+        for shape in each.shapes
+        if (shape.shape, shape.world, shape.dtype) == wanted
+    ]
+
+
+def has_router_front(model: Model, plan: Plan, tensor: int) -> bool:
+    """Whether the plan has the router front of a model on so many ranks."""
+    return _router(model, plan, tensor, 1) is not None
 
 
 def projection_of(plan: Plan, n: int, k: int) -> ShapePlan | None:
@@ -255,7 +276,44 @@ def _planned(name: str, launches: int, shape: ShapePlan | None, tokens: int, wha
     return StepPart(name, launches, stock_us * launches, plan_us * launches, provenance, how)
 
 
-def _experts(model: Model, part: str, tensor: int, tokens: int) -> StepPart:
+def _experts(model: Model, plan: Plan, tensor: int, tokens: int) -> StepPart:
+    """What the plan measured, over all the routings that it has; else published figures."""
+    layers = model.moe_layers or 0
+    published = _published_experts(model, plan.content.gate.part, tensor, tokens)
+    # Dims and dtype are the operator's to say; nothing of them depends on the tokens.
+    tuned = operators().get("experts")
+    workloads = tuned.workloads(model, Parallel(tensor), (1,)) if tuned else []
+    shapes = [
+        shape for each in workloads for shape in all_of_plan(plan, "experts", dict(each.dims), each.world, each.dtype)
+    ]
+    known = []
+    for shape in shapes:
+        part = _planned("experts", layers, shape, tokens, f"experts, {routing_words(shape)}")
+        if part.stock_us is not None and part.plan_us is not None:
+            known.append((shape.band(tokens).decision.kind, part, part.stock_us, part.plan_us))
+    if not known:
+        return published
+    stock = hull(stock for _, _, stock, _ in known)
+    how = "; ".join(part.how for _, part, _, _ in known)
+    if published.stock_us is not None and published.stock_us.high < stock.high:
+        stock = published.stock_us
+        how += f"; stock is as published: {published.how}"
+    return StepPart(
+        "experts",
+        layers,
+        stock,
+        hull(stock if kind == "stock" else plan_us for kind, _, _, plan_us in known),
+        "+".join(dict.fromkeys(part.provenance for _, part, _, _ in known)),
+        how,
+    )
+
+
+def routing_words(shape: ShapePlan) -> str:
+    """At which routing, or over which, a shape was decided."""
+    return f"routing {shape.routing}" if shape.mix is None else shape.mix.text
+
+
+def _published_experts(model: Model, part: str, tensor: int, tokens: int) -> StepPart:
     layers = model.moe_layers or 0
     found = published_experts(model, part, tensor)
     us = _at(found.us, tokens) if found else None
