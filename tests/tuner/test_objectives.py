@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 import toy
@@ -24,6 +25,8 @@ from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
+from megatune_kernels.target import architecture
+from megatune_planner.drafting import draft_plan
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
 from megatune_tuner.objectives import objective_groups
@@ -31,6 +34,7 @@ from megatune_tuner.objectives import objective_row
 from megatune_tuner.reasons import SHARED
 from megatune_tuner.stopping import Stop
 
+WORKLOAD = Workload.of("toy", {"n": 1536, "k": 7168}, 1)
 ASKED = 'routings = ["few", "many"]\nobjective = "mean"'
 
 
@@ -162,3 +166,33 @@ def test_what_a_row_says_is_of_the_campaigns_routings() -> None:
 def test_what_is_no_objective_is_refused_by_key(more: str, reason: str) -> None:
     with pytest.raises(MegatuneError, match=re.escape(reason)):
         declared(more)
+
+
+@pytest.mark.parametrize("objective", ["mean", "worst"])
+def test_what_it_measures_is_what_a_plan_chooses_from(database: Database, objective: str) -> None:
+    run_campaign(
+        declared(f'routings = ["few", "many"]\nobjective = "{objective}"'), ToyRunner(samples=samples), database
+    )
+    with database.session() as session:
+        plan = draft_plan(session, name="toy")
+    assert plan.content.options.objective is not None
+    assert plan.content.options.objective.kind == objective
+    (shape,) = plan.content.operators[0].shapes
+    assert shape.routing == "any"
+    assert not shape.gaps
+    decision = shape.band(1).decision
+    assert decision.kind == "config"
+    finals = found(database, Stage.FINAL)
+    assert decision.config in finals["few"]
+    (point,) = shape.band(1).points
+    # The worst of the baseline is at the other routing, so that there are no pairs.
+    assert point.paired == (objective == "mean")
+    # Nothing that was measured at both is better by more than the noise.
+    configs = Toy().space(WORKLOAD, architecture("sm_90a")).configs
+    both = {config.digest: config for config in configs if config.digest in finals["few"]}
+    combine = {"mean": lambda times: sum(times) / 2, "worst": max}[objective]
+    times = {
+        digest: combine([median(samples(replace(WORKLOAD, routing=name), config)) for name in ("few", "many")])
+        for digest, config in both.items()
+    }
+    assert times[decision.config] <= 1.01 * min(times.values())
