@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 import toy
@@ -19,6 +21,7 @@ from toy import Toy
 
 from megatune_db import queries
 from megatune_db.records import CampaignState
+from megatune_db.records import Measurement
 from megatune_db.records import Stage
 from megatune_db.session import Database
 from megatune_db.session import open_database
@@ -29,9 +32,11 @@ from megatune_kernels.target import architecture
 from megatune_planner.drafting import draft_plan
 from megatune_tuner.campaign import run_campaign
 from megatune_tuner.campaign_file import Campaign
+from megatune_tuner.coordinator import FINAL_COST
 from megatune_tuner.objectives import objective_groups
 from megatune_tuner.objectives import objective_row
 from megatune_tuner.reasons import SHARED
+from megatune_tuner.runners.base import Request
 from megatune_tuner.stopping import Stop
 
 WORKLOAD = Workload.of("toy", {"n": 1536, "k": 7168}, 1)
@@ -132,11 +137,27 @@ def test_more_budget_searches_on(database: Database) -> None:
     assert finals["few"] == finals["many"]
 
 
-def test_time_is_kept_for_it(database: Database) -> None:
-    run_campaign(declared(budget="seconds = 3"), ToyRunner(samples=samples), database)
+def test_time_is_kept_for_it(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Slow(ToyRunner):
+        """A second a measurement, and three a finalist, by the coordinator's clock."""
+
+        def measure(self, request: Request) -> Measurement:
+            now[0] += 1.0
+            return super().measure(request)
+
+        def finalists(self, requests: Sequence[Request]) -> list[Measurement]:
+            now[0] += FINAL_COST * len(requests)
+            return super().finalists(requests)
+
+    monkeypatch.setattr("megatune_tuner.coordinator.time", SimpleNamespace(monotonic=lambda: now[0]))
+    run_campaign(declared(budget="seconds = 300"), Slow(samples=samples), database)
     finals = found(database, Stage.FINAL)
     assert finals["few"]
     assert finals["few"] == finals["many"]
+    assert now[0] <= 300
+    assert now[0] > 200, "it was used"
 
 
 def test_what_a_row_says_is_of_the_campaigns_routings() -> None:

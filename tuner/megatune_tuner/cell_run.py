@@ -121,9 +121,12 @@ class CellRun:
     @property
     def most_finals(self) -> int:
         """How many the finals are at most, baselines included; 0 without any."""
+        if self.shared:
+            # The best of its own are among them.
+            return len(self.shared) + len(self.baselines) if self.finalists else 0
         values = (p.values for variant in self.space.variants for p in variant.parameters if p.name == self._curve_of)
         firsts = len(self.space.variants) + sum(len(each) - 1 for each in values)
-        others = firsts - 1 + len(self.incumbents[:1]) + len(self.baselines) + len(self.shared)
+        others = firsts - 1 + len(self.incumbents[:1]) + len(self.baselines)
         return self.finalists + others if self.finalists else 0
 
     def finals_taken(self) -> int:

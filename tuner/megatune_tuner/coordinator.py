@@ -118,7 +118,8 @@ class Coordinator:
         listed = list(self._spaces)
         self._search = Search(largest_first(listed) if campaign.budget.total_seconds else listed, self._open)
         self._unshared = {each: len(group) for group in objective_groups(campaign, listed) for each in group}
-        """Cells whose finalists are not known before those of other routings are, and of how many routings they are."""
+        """Cells whose finalists are not known before those of other routings are, and at how many routings these are
+        still to be measured, its own included."""
         self._cut_short = False
         """Whether something that was asked for has not been measured."""
         # Enumerating a large space takes a quarter of a second: it is done while others are measured.
@@ -274,14 +275,17 @@ class Coordinator:
             for group in groups
             for workload in group
         }
-        self._unshared.clear()
         if not shared or self._stop.requested:
+            self._unshared.clear()
             return not shared
+        # Their time has come, and finals wait until all of them are measured.
+        self._unshared = dict.fromkeys(self._unshared, 1)
         more = sum(self._runs[workload].share(configs) for workload, configs in shared.items())
         if self._progress.total is not None:
             self._progress.expect(self._progress.total + more)
         self._search = Search(list(shared), lambda workload: self._runs[workload].cell)
         self._take_turns()
+        self._unshared.clear()
         return self._search.done
 
     def _finish(self) -> None:
@@ -356,15 +360,16 @@ class Coordinator:
         those of one routing at the others."""
         if math.isinf(self._left_before_s):
             return False
-        finals = sum(run.most_finals for run in self._runs.values() if run.needs_finals)
-        finals += sum(len(work.configs) for work in self._in_finals if work.answer is None)
-        if another:
-            finals += max(run.most_finals for run in self._runs.values())
+        # What is a finalist at one routing is measured at the others, and is one there too.
         shares = sum(
-            run.finalists * (self._unshared[workload] - 1)
+            run.most_finals * (self._unshared[workload] - 1)
             for workload, run in self._runs.items()
             if workload in self._unshared
         )
+        finals = shares + sum(run.most_finals for run in self._runs.values() if run.needs_finals)
+        finals += sum(len(work.configs) for work in self._in_finals if work.answer is None)
+        if another:
+            finals += max(run.most_finals for run in self._runs.values())
         needed_s = (finals * FINAL_COST + shares) * self._a_measurement_s()
         return self._left_before_s - self._elapsed_s() <= needed_s
 
