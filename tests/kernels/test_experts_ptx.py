@@ -117,6 +117,8 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 128}
         # Two warps that divide K, several units a block, several groups of one expert.
         (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 2, "up_k_unroll": 2, "up_stages": 2}),
         (SMALL | SITU, "mxfp4", 2, "per_route", {"up_warps": 1, "down_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1}),
+        # Warps that have units of their own.
+        (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 4, "up_k_unroll": 2, "up_split": "units"}),
         (SMALL, "bf16", 9, "grouped", {"group": 8, "up_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
         (WIDE, "fp8", 2, "grouped", {"group": 2, "up_warps": 1, "down_k_unroll": 2, "up_row_tiles": 1}),
         (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "up_warps": 2, "down_warps": 2, "down_k_unroll": 2, "launches": 1}),

@@ -4,8 +4,9 @@ Two kernels make up the experts of a layer. ``up`` multiplies w13 [experts, 2 wi
 and applies the activation; ``down`` multiplies w2 [experts, k, width] with what came of that, and adds up the experts
 of each token. Both are the same stream: the routes of an expert are cut into groups of at most ``group`` tokens, rows
 of its weights into blocks, and units of both are taken in turns, asynchronous copies running ahead from one unit into
-the next. In ``up`` the blocks of the grid take units, and their warps divide K. In ``down`` a block has the same rows
-of all experts, and its warps take the groups: so each block adds up its rows of all tokens by itself, in one order.
+the next. In ``up`` the warps of a block divide K of a unit, or each has units of its own. In ``down`` a block has the
+same rows of all experts, and its warps take the groups: so each block adds up its rows of all tokens by itself, in one
+order.
 
 A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has
 elements 16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in
@@ -39,6 +40,9 @@ UP = "up"
 DOWN = "down"
 BOTH = "both"
 """In one launch."""
+BY_K = "k"
+BY_UNITS = "units"
+"""What the warps of a block of ``up`` divide among them."""
 TILE_K = 64
 """Elements of K that a quad of lanes covers: 16 of each row a lane, four m16n8k16 instructions."""
 MXFP4 = "mxfp4"
@@ -108,7 +112,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class Stream:
-    """One kernel. The warps of a block divide K (``k_warps``), or they take groups in turns (``group_warps``)."""
+    """One kernel. The warps of a block divide K (``k_warps``), or each has units of its own (``unit_warps``)."""
 
     role: str
     weights: str
@@ -127,7 +131,7 @@ class Stream:
     """Whether routes of one expert are grouped; else each is a group."""
     group: int
     k_warps: int
-    group_warps: int
+    unit_warps: int
     row_tiles: int
     """Tiles of 16 rows of a warp."""
     k_unroll: int
@@ -144,6 +148,7 @@ class Stream:
         }
         up = role == UP
         warps = int(values.pop("warps"))
+        k_warps = warps if values.pop("split", BY_UNITS) == BY_K else 1
         rows_out = workload["width"] if up else workload["k"]
         # By itself, ``down`` has a block for all rows, and no others.
         alone = rows_out // (int(values["row_tiles"]) * TILE_ROWS)
@@ -161,8 +166,8 @@ class Stream:
             group=int(params.get("group", 1)),
             grid=int(params["grid"]) if up or params.get("launches") == 1 else alone,
             cache=str(params["cache"]),
-            k_warps=warps if up else 1,
-            group_warps=1 if up else warps,
+            k_warps=k_warps,
+            unit_warps=warps // k_warps,
             **values,
         )
 
@@ -170,7 +175,7 @@ class Stream:
 
     @property
     def warps(self) -> int:
-        return self.k_warps * self.group_warps
+        return self.k_warps * self.unit_warps
 
     @property
     def threads(self) -> int:
@@ -382,7 +387,8 @@ class Stream:
         if self.role == DOWN:
             return self.row_blocks
         routes = tokens * self.top
-        return min(self.groups(min(routes, self.experts), routes) * self.row_blocks, self.grid)
+        units = self.groups(min(routes, self.experts), routes) * self.row_blocks
+        return min(-(-units // self.unit_warps), self.grid)
 
     def launch(self, tokens: int) -> Launch:
         return Launch(

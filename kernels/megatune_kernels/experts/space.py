@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from megatune_kernels.experts.geometry import BY_K
+from megatune_kernels.experts.geometry import BY_UNITS
 from megatune_kernels.experts.geometry import DOWN
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import GROUPED
@@ -56,7 +58,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     whole = tuple(sorted(size for size in usable if size <= MOST_UNROLL))
     parts_of_k = workload["k"] // TILE_K
     few = parts_of_k < MANY_TILES
-    warps = tuple(count for count in ((1, 2, 4) if few else (4, 7, 8, 14, 16)) if parts_of_k % count == 0)
+    warps = (1, 2, 4) if few else (4, 7, 8, 14, 16)
     down_warps = (1, 2, 4) if few else (8, 14, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
@@ -65,8 +67,15 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         (
             *(group if variant == GROUPED else ()),
             Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
-            Parameter("up_warps", warps, warps[-2:][0], "warps a block, which divide K of w13", changes_bits=True),
-            Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a block"),
+            Parameter(
+                "up_split",
+                (BY_K, BY_UNITS),
+                BY_K,
+                "what warps of a block divide of w13: K, or units",
+                changes_bits=True,
+            ),
+            Parameter("up_warps", warps, warps[-2:][0], "warps a block", changes_bits=True),
+            Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a unit"),
             Parameter(
                 "up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True
             ),

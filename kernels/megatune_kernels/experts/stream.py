@@ -3,9 +3,10 @@
 A unit is some rows of one expert with the tokens of one group. The stages of the units that a warp takes part in are
 one sequence, and copies run ahead in it across units, so that the memory never waits for an epilogue.
 
-In ``up`` the warps of a block divide K and meet once a unit, to add up their shares in one of two buffers in turns. In
-``down`` a block has the same rows of all experts: each warp adds up what its groups give to each token, in the order of
-experts, and the warps are added up in their order at the end: the result is the same each time.
+In ``up`` the warps of a block divide K and meet once a unit, to add up their shares in one of two buffers in turns; or
+each has all of K of its own units, and they never meet. In ``down`` a block has the same rows of all experts: each warp
+adds up what its groups give to each token, in the order of experts, and the warps are added up in their order at the
+end: the result is the same each time.
 """
 
 from __future__ import annotations
@@ -55,9 +56,10 @@ from megatune_kernels.projection.geometry import WARP
 
 
 def _place(turn: Int32, block: Int32, blocks: Int32, warp: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32]:
-    """Which group the unit of a turn is of, and which block of rows: of blocks in ``up``, of warps in ``down``."""
+    """Which group a warp's unit of a turn is of, and which block of rows. In ``up`` the warps of a block have
+    neighbouring rows, mostly of one group, whose tokens the L1 then holds for all of them."""
     if kernel.role == UP:
-        unit = block + turn * blocks
+        unit = (block + turn * blocks) * kernel.unit_warps + warp // kernel.k_warps
         return unit // kernel.row_blocks, unit % kernel.row_blocks
     return warp + turn * kernel.warps, block
 
@@ -141,8 +143,9 @@ def run(
     turns = Int32(0)
     if cutlass.const_expr(up):
         units = groups * kernel.row_blocks
-        if block < units:
-            turns = (units - block - Int32(1)) // blocks + Int32(1)
+        first = block * kernel.unit_warps + warp // kernel.k_warps
+        if first < units:
+            turns = (units - first - Int32(1)) // (blocks * kernel.unit_warps) + Int32(1)
     else:
         if (block < Int32(kernel.row_blocks)) & (warp < groups):
             turns = (groups - warp - Int32(1)) // kernel.warps + Int32(1)
