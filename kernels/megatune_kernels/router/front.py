@@ -4,12 +4,7 @@ The main loop is that of a projection on tensor cores (``megatune_kernels.projec
 that no warp waits for another before the sums. Whoever has a logit makes a score of it, and scores are data and signal
 at once: a block stores four of a token with one access into the mailbox of every rank that needs them, and whoever
 finishes that token polls until none is missing. Nobody else waits, no counter is kept, and one rank's scores arrive as
-those of all do.
-
-A warp finishes a token, which everything else waits for in the end, so nothing is left to it that others can do. Each
-lane has every 32nd four of the scores; the ``top``-th largest of the lanes' maxima is a bound that all of the chosen
-reach, so few candidates are left, and each counts how many come before it: larger ones, and equal ones of a lower id.
-The order of that count and of the sum of the chosen scores is fixed, so all ranks agree.
+those of all do. How a token is finished, ``choosing`` says.
 """
 
 from __future__ import annotations
@@ -25,8 +20,6 @@ from cutlass import cute
 from cutlass.cute.arch import inline_ptx
 
 from megatune_kernels.projection.device import copy_async
-from megatune_kernels.projection.device import load_cluster
-from megatune_kernels.projection.device import load_shared
 from megatune_kernels.projection.device import load_shared4
 from megatune_kernels.projection.device import store_shared
 from megatune_kernels.projection.geometry import BF16_BYTES
@@ -36,26 +29,14 @@ from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.projection.geometry import TILE_TOKENS
 from megatune_kernels.projection.geometry import WARP
 from megatune_kernels.projection.mma import multiply
-from megatune_kernels.reduction.device import load
 from megatune_kernels.reduction.device import packed
 from megatune_kernels.reduction.device import send
 from megatune_kernels.reduction.device import store
-from megatune_kernels.reduction.device import wait_for_words
-from megatune_kernels.reduction.geometry import ARMED
-from megatune_kernels.reduction.geometry import SENTINEL
-from megatune_kernels.router.geometry import LANE_STRIDE
-from megatune_kernels.router.geometry import PAIR_BYTES
+from megatune_kernels.router.choosing import either
+from megatune_kernels.router.choosing import finish
 from megatune_kernels.router.geometry import QUAD
-from megatune_kernels.router.geometry import SPARE_CANDIDATES
 
 LOG2_E = 1.4426950408889634
-SIGN = 0x80000000
-LEAST_SUM = 1e-20
-"""Added to the sum of the chosen scores before dividing by it, as the reference model does."""
-
-
-def _choose(condition: Any, yes: Any, no: Any) -> Int32:
-    return Int32(cutlass.select_(condition, Int32(yes), Int32(no)))
 
 
 @cute.jit
@@ -84,7 +65,7 @@ def _copy(
             if at < limit:
                 there = at
                 if cutlass.const_expr(stream == 0):
-                    there = kernel.source_row(at, rank, _choose)
+                    there = kernel.source_row(at, rank, either)
                 place = tiles.piece(line * tiles.tiles_a_line, stream, ahead)
                 address = source + Int64(there) * (kernel.k * BF16_BYTES) + line * tiles.line_bytes
                 copy_async(slot + Int32(place), address, through_l1=False)
@@ -107,12 +88,30 @@ def _emit(
             score = cute.arch.rcp_approx(Float32(1.0) + cute.math.exp2(logit * Float32(-LOG2_E), fastmath=True))
             # Never the word that mailboxes are armed with, which has the sign of a negative number.
             words.append(score.bitcast(Uint32))
-        expert = kernel.source_row(row, rank, _choose)
+        expert = kernel.source_row(row, rank, either)
         for mailbox in mailboxes[: kernel.world if kernel.exchanges else 1]:
             send(mailbox + Int64(token * kernel.experts + expert) * FP32_BYTES, words)
     elif row < kernel.computed_rows:
         pair = [packed(values[0], values[1]), packed(values[2], values[3])]
         store(latent + Int64(token * kernel.latent + row - kernel.own_experts) * BF16_BYTES, pair)
+
+
+def _store_quad(shared: Int32, values: list[Float32]) -> None:
+    inline_ptx("st.shared.v4.f32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};", read_only_args=[shared, *values])
+
+
+def _load_cluster_quad(shared: Int32, rank: Int32) -> list[Float32]:
+    """Four neighbours from the same place in the shared memory of block ``rank`` of the cluster."""
+    remote = inline_ptx(
+        "mapa.shared::cluster.u32 {$w0}, {$r0}, {$r1};", write_only_types=[Int32], read_only_args=[shared, rank]
+    )
+    return list(
+        inline_ptx(
+            "ld.shared::cluster.v4.f32 {{$w0}, {$w1}, {$w2}, {$w3}}, [{$r0}];",
+            write_only_types=[Float32] * QUAD,
+            read_only_args=[remote],
+        )
+    )
 
 
 @cute.jit
@@ -145,8 +144,7 @@ def _sum_and_emit(
         if cutlass.const_expr(kernel.split_k == 1):
             _emit(values, token, first_row + row, latent, mailboxes, rank, kernel)
         else:
-            for e in cutlass.range_constexpr(QUAD):
-                store_shared(total + (token * tiles.pitch + row + e) * FP32_BYTES, values[e])
+            _store_quad(total + (token * tiles.pitch + row) * FP32_BYTES, values)
     if cutlass.const_expr(kernel.split_k > 1):
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
@@ -156,149 +154,14 @@ def _sum_and_emit(
             place = total + (token * tiles.pitch + row) * FP32_BYTES
             values = [Float32(0.0) for _ in range(QUAD)]
             for source in cutlass.range_constexpr(kernel.split_k):
-                for e in cutlass.range_constexpr(QUAD):
-                    values[e] = values[e] + load_cluster(place + Int32(e * FP32_BYTES), Int32(source))
+                theirs = _load_cluster_quad(place, Int32(source))
+                values = [value + more for value, more in zip(values, theirs, strict=True)]
             _emit(values, token, first_row + row, latent, mailboxes, rank, kernel)
         # No block may reuse or leave its shared memory while a peer still reads it.
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
     else:
         cute.arch.sync_threads()
-
-
-def _ordered(score: Float32) -> Uint32:
-    """A word that is larger for larger numbers; 0, the least, for what is not a number."""
-    bits = score.bitcast(Uint32)
-    flipped = Uint32(cutlass.select_(bits >= Uint32(SIGN), ~bits, bits | Uint32(SIGN)))
-    return Uint32(cutlass.select_(score == score, flipped, Uint32(0)))
-
-
-def _store_pair(shared: Int32, first: Uint32, second: Uint32) -> None:
-    inline_ptx("st.shared.v2.b32 [{$r0}], {{$r1}, {$r2}};", read_only_args=[shared, first, second])
-
-
-def _load_pair(shared: Int32) -> list[Uint32]:
-    return list(
-        inline_ptx("ld.shared.v2.b32 {{$w0}, {$w1}}, [{$r0}];", write_only_types=[Uint32] * 2, read_only_args=[shared])
-    )
-
-
-def _keep(key: Uint32, bound: Uint32, pair: Int32, expert: Int32, place: Int32, score: Float32) -> None:
-    """Store a candidate if its key reaches the bound. No branch: lanes would take nearly every one of them apart."""
-    inline_ptx(
-        "{ .reg .pred kept; setp.ge.u32 kept, {$r0}, {$r1}; @kept st.shared.v2.b32 [{$r2}], {{$r0}, {$r3}}; "
-        "@kept st.shared.f32 [{$r4}], {$r5}; }",
-        read_only_args=[key, bound, pair, Uint32(expert), place, score],
-    )
-
-
-def _biases(bias: Int64, lane: Int32, kernel: cutlass.Constexpr) -> cute.Tensor:
-    """Of the experts whose scores a lane has: asked for before those are waited for."""
-    held = cute.make_rmem_tensor(kernel.accesses * QUAD, Float32)
-    for j in range(kernel.accesses):
-        words = load(bias + Int64(j * LANE_STRIDE + lane * QUAD) * FP32_BYTES, QUAD)
-        for e in range(QUAD):
-            held[j * QUAD + e] = words[e].bitcast(Float32)
-    return held
-
-
-@cute.jit
-def _candidates(
-    scores: cute.Tensor, biases: cute.Tensor, lane: Int32, found: Int32, kernel: cutlass.Constexpr
-) -> Int32:
-    """Keep the experts that may be among the chosen.
-
-    :param scores: this lane's, every 32nd four of the experts.
-    :param found: shared memory of this warp: pairs of order and id [experts + spare], then scores [experts].
-    :returns: how many there are. Behind them are as many that come last as ``SPARE_CANDIDATES``.
-    """
-    keys = cute.make_rmem_tensor(kernel.accesses * QUAD, Uint32)
-    best = Uint32(0)
-    for i in cutlass.range_constexpr(kernel.accesses * QUAD):
-        key = _ordered(scores[i] + biases[i])
-        keys[i] = key
-        best = Uint32(cutlass.select_(key > best, key, best))
-    # Which place a lane's best has among the lanes'; equal ones in the order of lanes.
-    place = Int32(0)
-    for other in cutlass.range_constexpr(WARP):
-        theirs = cute.arch.shuffle_sync(best, other)
-        before = (theirs > best) | ((theirs == best) & (Int32(other) < lane))
-        place = place + _choose(before, 1, 0)
-    bound = cute.arch.shuffle_sync(best, _place_of(place == kernel.top - 1))
-    below = cute.arch.lanemask_lt()
-    count = Int32(0)
-    for j in cutlass.range_constexpr(kernel.accesses):
-        for e in cutlass.range_constexpr(QUAD):
-            key = keys[j * QUAD + e]
-            mask = cute.arch.vote_ballot_sync(key >= bound)
-            at = count + cute.arch.popc(Int32(mask & below))
-            expert = Int32(j * LANE_STRIDE + e) + lane * QUAD
-            pair, score = found + at * PAIR_BYTES, found + Int32(kernel.pairs_bytes) + at * FP32_BYTES
-            _keep(key, bound, pair, expert, score, scores[j * QUAD + e])
-            count = count + cute.arch.popc(Int32(mask))
-    if lane < SPARE_CANDIDATES:
-        _store_pair(found + (count + lane) * PAIR_BYTES, Uint32(0), Uint32(0xFFFFFFFF))
-    return count
-
-
-def _place_of(condition: Any) -> Int32:
-    """The one lane for which it holds."""
-    mask = Uint32(cute.arch.vote_ballot_sync(condition))
-    return inline_ptx("bfind.u32 {$w0}, {$r0};", write_only_types=[Int32], read_only_args=[mask])
-
-
-@cute.jit
-def _finish(
-    token: Int32,
-    mailbox: Int64,
-    bias: Int64,
-    ids: Int64,
-    weights: Int64,
-    lane: Int32,
-    found: Int32,
-    kernel: cutlass.Constexpr,
-) -> None:
-    """Choose a token's experts: ids [tokens, top] in the order of their scores, weights [tokens, top] that sum to
-    one."""
-    start = mailbox + Int64(token * kernel.experts + lane * QUAD) * FP32_BYTES
-    steps = [j * LANE_STRIDE * FP32_BYTES for j in range(kernel.accesses)]
-    biases = _biases(bias, lane, kernel)
-    (received,) = wait_for_words([start], steps, QUAD, backoff=0)
-    scores = cute.make_rmem_tensor(kernel.accesses * QUAD, Float32)
-    for j in cutlass.range_constexpr(kernel.accesses):
-        send(start + Int64(steps[j]), [Uint32(ARMED[SENTINEL])] * QUAD)
-        for e in cutlass.range_constexpr(QUAD):
-            scores[j * QUAD + e] = received[j][e].bitcast(Float32)
-    count = _candidates(scores, biases, lane, found, kernel)
-    cute.arch.sync_warp()
-    plane = found + Int32(kernel.pairs_bytes)
-    chosen = plane + Int32(kernel.experts * FP32_BYTES)
-    for c in cutlass.range(lane, count, WARP):
-        key, expert = _load_pair(found + c * PAIR_BYTES)
-        before = Int32(0)
-        for first in cutlass.range(0, count, SPARE_CANDIDATES):
-            others = []
-            for d in cutlass.range_constexpr(0, SPARE_CANDIDATES, 2):
-                others.append(load_shared4(found + (first + d) * PAIR_BYTES))
-            for d in cutlass.range_constexpr(SPARE_CANDIDATES):
-                other, other_expert = others[d // 2][d % 2 * 2], others[d // 2][d % 2 * 2 + 1]
-                before = before + _choose((other > key) | ((other == key) & (other_expert < expert)), 1, 0)
-        if before < kernel.top:
-            store(ids + Int64(token * kernel.top + before) * FP32_BYTES, [expert])
-            store_shared(chosen + before * FP32_BYTES, load_shared(plane + c * FP32_BYTES))
-    cute.arch.sync_warp()
-    score = Float32(0.0)
-    if lane < kernel.top:
-        score = load_shared(chosen + lane * FP32_BYTES)
-    total = score
-    for step in cutlass.range_constexpr(5):
-        total = total + cute.arch.shuffle_sync_bfly(total, 16 >> step)
-    if lane < kernel.top:
-        # The exact division is a call, which the audit cannot follow; a reciprocal errs by one unit in the last place.
-        weight = score * cute.arch.rcp_approx(total + Float32(LEAST_SUM))
-        store(weights + Int64(token * kernel.top + lane) * FP32_BYTES, [weight.bitcast(Uint32)])
-    # The next token's candidates take the same place.
-    cute.arch.sync_warp()
 
 
 @cute.kernel
@@ -400,7 +263,7 @@ def _kernel(
     if from_end < kernel.finishing_blocks:
         own = shared + warp * Int32(kernel.candidate_bytes)
         for token in cutlass.range(from_end * kernel.warps + warp, tokens, kernel.finishing_blocks * kernel.warps):
-            _finish(token, mailboxes[0], bias, ids, weights, lane, own, kernel)
+            finish(token, mailboxes[0], bias, ids, weights, lane, own, kernel)
 
 
 @cute.jit

@@ -38,7 +38,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
             Parameter("rows", (16, 32, 48, 64), 16, "rows of the packed matrix a block"),
             Parameter("k_unroll", (1, 2, 4, 8), 2, "steps of 32 elements of K a stage", changes_bits=True),
             Parameter("stages", (2, 3, 4, 6, 8), 4, "asynchronous copies in flight, plus the one in use"),
-            Parameter("split_k", (1, 2, 3, 4), 1, "blocks of a cluster that share K", changes_bits=True),
+            Parameter("split_k", (1, 2, 3, 4), 4, "blocks of a cluster that share K", changes_bits=True),
             Parameter("finishers", (1, 2, 4, 8, 16, 32), 1, "blocks that choose experts, a token to a warp at a time"),
             Parameter(
                 "pdl", (False, True), True, "programmatic launch: weights are copied before the predecessor ends"
