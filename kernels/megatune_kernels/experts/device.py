@@ -7,6 +7,7 @@ ISA 8.8 reference.
 MXFP4 in BF16: the three bits of a magnitude, put where exponent and mantissa of a BF16 meet, are that magnitude times
 2^-126, zero and the subnormal one half among them. One product with a power of two gives the weight, exactly, where the
 scale is from 2^-93 to 2^33, as those of weights are. Sums are kept times 2^-32 so that such scales are numbers of BF16.
+Weights are interleaved (``geometry.PAIR_BITS``), so that three of the four pairs of a word take a shift and a mask.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from cutlass import cute
 from cutlass.cute.arch import inline_ptx
 
 LOG2_E = 1.4426950408889634
-NIBBLES = 0x000F000F
-"""Every fourth E2M1 of a word's eight: those that become the halves of a pair."""
-LOW_SPREAD = (1 << 6) + (1 << 12)
-"""Copies an E2M1 from bits 3:0 to bits 9:6 and 15:12: magnitude and sign where BF16 has them."""
-HIGH_SPREAD = LOW_SPREAD >> 4
 KEPT = 0x81C081C0
+"""Sign and magnitude of both halves, where BF16 has them."""
+LAST_SHIFT = 7
+LAST_BITS = 0x00D800D8
+"""Of the fourth pair: where its bits are after that shift to the right, and what then moves each to its place."""
+LAST_SPREAD = 1 + (1 << 5) + (1 << 11)
 FIELD_OFFSET = 94
 """From an E8M0 to the exponent of what undoes 2^-126 and leaves 2^-32."""
 SUM_SCALE = 2.0**32
@@ -160,20 +161,18 @@ def scale_pair(scales: Uint32, selector: Any) -> Uint32:
 
 
 def weights_of(word: Uint32, scale: Uint32) -> list[Uint32]:
-    """Eight E2M1 as pairs of BF16: (0, 4), (1, 5), (2, 6), (3, 7), times the scale."""
-    found = []
-    for half in (word, word >> Uint32(8)):
-        for spread, nibbles in ((LOW_SPREAD, NIBBLES), (HIGH_SPREAD, NIBBLES << 4)):
-            pair = ((half & Uint32(nibbles)) * Uint32(spread)) & Uint32(KEPT)
-            found.append(product(pair, scale))
-    return found
+    """Eight interleaved E2M1 as pairs of neighbouring BF16, times the scale."""
+    last = ((word >> Uint32(LAST_SHIFT)) & Uint32(LAST_BITS)) * Uint32(LAST_SPREAD)
+    # Products are another pipe's work than shifts.
+    found = [word, word * Uint32(1 << 3), word * Uint32(1 << 6), last]
+    return [product(pair & Uint32(KEPT), scale) for pair in found]
 
 
-def paired(words: list[Uint32], apart: int) -> list[Uint32]:
-    """Eight neighbouring BF16 as the pairs that ``weights_of`` (4 apart) or ``weights_of_bytes`` (2 apart) makes."""
+def paired(words: list[Uint32]) -> list[Uint32]:
+    """Eight neighbouring BF16 as the pairs that ``weights_of_bytes`` makes."""
     found = []
-    for first in (0, 1) if apart == 4 else (0, 2):
-        low, high = words[first], words[first + apart // 2]
+    for first in (0, 2):
+        low, high = words[first], words[first + 1]
         found += [permute(low, high, 0x5410), permute(low, high, 0x7632)]
     return found
 

@@ -53,6 +53,9 @@ ROW_BYTES = {MXFP4: TILE_K // 2, FP8: TILE_K, BF16: TILE_K * BF16_BYTES}
 """Bytes of a row's weights in a tile."""
 SCALE_GROUP = 32
 """Elements along K that share a scale, one byte, in MXFP4."""
+PAIR_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 14, 10, 11))
+"""Of MXFP4, where a word of 8 neighbouring elements has the bits of each pair: mantissa, exponent and sign of the even
+element; those of the odd one are 16 bits higher."""
 SCALES_A_TILE = TILE_K // SCALE_GROUP
 SCALE_BLOCK = 128
 """Rows, and elements along K, that share a scale in FP32, in FP8."""

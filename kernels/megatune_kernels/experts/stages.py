@@ -153,7 +153,7 @@ def _tokens(tile: Int32, lane: Int32, kernel: cutlass.Constexpr) -> list[Uint32]
     found = []
     for plane in range(2):
         words = load_shared4(place + Int32(plane * plane_pitch(kernel.columns)))
-        found += words if kernel.weights == BF16 else paired(words, 4 if kernel.weights == MXFP4 else 2)
+        found += paired(words) if kernel.weights == FP8 else words
     return found
 
 

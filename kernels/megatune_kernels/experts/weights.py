@@ -1,8 +1,10 @@
 """Experts' weights on a GPU in every format: drawn at random, and as float64. Imports torch.
 
-MXFP4 is as compressed checkpoints store it: two E2M1 a byte, the even element in the lower half, and an E8M0 for each
-32 elements along K (OCP Microscaling Formats 1.0). Bits are drawn, not numbers: every magnitude is as likely as any
-other, and scales take three neighbouring values, so that sums of products with small integers are exact in FP32.
+MXFP4 has an E8M0 for each 32 elements along K (OCP Microscaling Formats 1.0). Compressed checkpoints store two E2M1 a
+byte, the even element in the lower half; the kernels take what ``interleaved`` makes of that, once, when a model is
+loaded: the same bytes, the bits of each 4 of them in another order. Bits are drawn, not numbers: every magnitude is as
+likely as any other, and scales take three neighbouring values, so that sums of products with small integers are exact
+in FP32.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import torch
 
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import FP8
+from megatune_kernels.experts.geometry import PAIR_BITS
 from megatune_kernels.experts.geometry import SCALE_BLOCK
 from megatune_kernels.experts.geometry import SCALE_GROUP
 
@@ -74,10 +77,35 @@ class Weights:
             spread = scales.repeat_interleave(SCALE_BLOCK, dim=-1).repeat_interleave(SCALE_BLOCK, dim=-2)
             return values.view(torch.float8_e4m3fn).to(dtype) * spread
         table = _table(dtype, values.device)
-        codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2)
+        codes = codes_of(values)
         exponents = self.scales[copy][experts].to(torch.int32) - E8M0_BIAS
         factors = torch.exp2(exponents.to(dtype)).repeat_interleave(SCALE_GROUP, dim=-1)
-        return table[codes.to(torch.int32)] * factors
+        return table[codes] * factors
+
+
+def interleaved(values: torch.Tensor) -> torch.Tensor:
+    """MXFP4 as the kernels take it.
+
+    :param values: [..., k / 2] in bytes, as checkpoints have it, k a multiple of 8.
+    """
+    codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2).unflatten(-1, (-1, 8)).to(torch.int32)
+    words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=values.device)
+    for element in range(8):
+        for bit, place in enumerate(PAIR_BITS[element // 2]):
+            words |= ((codes[..., element] >> bit) & 1) << (place + element % 2 * 16)
+    return words.view(torch.uint8)
+
+
+def codes_of(values: torch.Tensor) -> torch.Tensor:
+    """E2M1 [..., k] of interleaved bytes [..., k / 2]."""
+    words = values.contiguous().view(torch.int32)
+    found = []
+    for element in range(8):
+        code = torch.zeros_like(words)
+        for bit, place in enumerate(PAIR_BITS[element // 2]):
+            code |= ((words >> (place + element % 2 * 16)) & 1) << bit
+        found.append(code)
+    return torch.stack(found, dim=-1).flatten(-2)
 
 
 @cache
