@@ -58,8 +58,8 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     whole = tuple(sorted(size for size in usable if size <= MOST_UNROLL))
     parts_of_k = workload["k"] // TILE_K
     few = parts_of_k < MANY_TILES
-    warps = (1, 2, 4) if few else (4, 7, 8, 14, 16)
-    down_warps = (1, 2, 4) if few else (8, 14, 16)
+    warps = (1, 2, 4) if few else (4, 7, 8, 12, 14, 16)
+    down_warps = (1, 2, 4) if few else (8, 12, 14, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
     return VariantSpace(
@@ -84,7 +84,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
             Parameter("down_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w2 a block"),
             Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
             Parameter("down_stages", (2, 3, 4), 3, "stages of w2 in shared memory"),
-            Parameter("grid", (sms, 2 * sms), sms, "blocks, which take rows in turns"),
+            Parameter("grid", (sms, 2 * sms, 4 * sms), sms, "blocks that take units in turns"),
             Parameter("cache", (L2, EVICT_FIRST), L2, "what holds weights on their way"),
         ),
         (
@@ -145,7 +145,7 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
         (
             "blocks",
             "of w2 a block has the same rows of all experts, and all blocks have to be there at once",
-            lambda s: s.role == UP or s.row_blocks <= min(s.grid, 2 * SMS[arch.name]),
+            lambda s: s.role == UP or s.row_blocks <= s.grid <= 2 * SMS[arch.name],
         ),
         (
             "scales",

@@ -75,36 +75,39 @@ def _group(table: Int32, group: Int32, kernel: cutlass.Constexpr) -> tuple[Int32
     )
 
 
+def _sources(
+    expert: Int32, row_block: Int32, weight_source: Int64, scale_source: Int64, kernel: cutlass.Constexpr
+) -> tuple[Int64, Int64]:
+    """Where this lane's first pieces of a unit's weights and scales are, of those of row 0 of expert 0."""
+    first = Int64(expert) * kernel.rows_an_expert + Int64(row_block * kernel.outputs)
+    return weight_source + first * kernel.row_bytes, scale_source + first * kernel.scale_row_bytes
+
+
 @cute.jit
 def _fetch_weights(
+    weights: Int64,
+    scales: Int64,
     expert: Int32,
     row_block: Int32,
     stage: Int32,
     k_warp: Int32,
     weight_slot: Int32,
-    weight_source: Int64,
     scale_slot: Int32,
-    scale_source: Int64,
     policy: Int64,
     lane: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
     """Copy weights and scales of one of this warp's stages.
 
+    :param weights: of ``_sources``.
     :param stage: its number in the unit.
-    :param weight_source: this lane's first piece of row 0 of expert 0.
-    :param scale_source: of all scales.
     """
     at = (stage * kernel.k_warps + k_warp) * kernel.k_unroll
-    row = row_block * kernel.outputs
-    first = Int64(expert) * kernel.rows_an_expert + Int64(row)
-    source = weight_source + first * kernel.row_bytes + Int64(at * ROW_BYTES[kernel.weights])
-    copy_weights(weight_slot, source, policy, kernel)
+    copy_weights(weight_slot, weights + Int64(at * ROW_BYTES[kernel.weights]), policy, kernel)
     if cutlass.const_expr(kernel.weights == MXFP4):
-        own_scales = scale_source + first * kernel.scale_row_bytes + Int64(at * SCALES_A_TILE)
-        copy_scales(scale_slot, own_scales, lane, kernel)
+        copy_scales(scale_slot, scales + Int64(at * SCALES_A_TILE), lane, kernel)
     if cutlass.const_expr(kernel.weights == FP8):
-        copy_block_scales(scale_slot, scale_source, expert, row, at, lane, kernel)
+        copy_block_scales(scale_slot, scales, expert, row_block * kernel.outputs, at, lane, kernel)
 
 
 @cute.jit
@@ -178,15 +181,16 @@ def run(
             slot = Int32(s * kernel.stage_bytes)
             group, row_block = _place(Int32(s // kernel.steps), block, blocks, warp, kernel)
             expert, _, _ = _group(table, group, kernel)
+            own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
             _fetch_weights(
+                own_weights,
+                own_scales,
                 expert,
                 row_block,
                 Int32(s % kernel.steps),
                 k_warp,
                 weight_slot + slot,
-                weight_source,
                 scale_slot + slot,
-                scales,
                 policy,
                 lane,
                 kernel,
@@ -221,9 +225,12 @@ def run(
     later_stage = Int32((kernel.stages - 1) % kernel.steps)
     expert = Int32(0)
     row_block = Int32(0)
+    own_weights = weight_source
+    own_scales = scales
     if later_turn < turns:
         group, row_block = _place(later_turn, block, blocks, warp, kernel)
         expert, order, count = _group(table, group, kernel)
+        own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
         find_tokens(sources, column, order, count, kernel)
     turn = Int32(0)
     stage = Int32(0)
@@ -235,14 +242,14 @@ def run(
         cute.arch.sync_warp()
         if step + Int32(kernel.stages - 1) < steps:
             _fetch_weights(
+                own_weights,
+                own_scales,
                 expert,
                 row_block,
                 later_stage,
                 k_warp,
                 weight_slot + ahead,
-                weight_source,
                 scale_slot + ahead,
-                scales,
                 policy,
                 lane,
                 kernel,
@@ -259,6 +266,7 @@ def run(
             if later_turn < turns:
                 group, row_block = _place(later_turn, block, blocks, warp, kernel)
                 expert, later_order, later_count = _group(table, group, kernel)
+                own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
         multiply(sums, stages + now, lane, selector, kernel)
         if later_count > Int32(0):
             find_tokens(sources, column, later_order, later_count, kernel)
