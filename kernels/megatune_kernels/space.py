@@ -69,6 +69,8 @@ class Constraint:
     name: str
     reason: str
     holds: Callable[[Params], bool]
+    of: frozenset[str] = frozenset()
+    """The only parameters that it looks at, so that it is asked as soon as those are chosen; none: all of them."""
 
 
 def derived(make: Callable[[Params], T]) -> Callable[[Params], T]:
@@ -100,14 +102,25 @@ class VariantSpace:
     def configs(self) -> Iterator[Config]:
         """Every legal config, in the order of enumeration."""
         names = [parameter.name for parameter in self.parameters]
-        for values in itertools.product(*(parameter.values for parameter in self.parameters)):
-            params = dict(zip(names, values, strict=True))
-            # No all() of a generator: most points of a large grid fail at once, and making one takes longer than that.
-            for constraint in self.constraints:
-                if not constraint.holds(params):
-                    break
-            else:
-                yield Config.of(self.variant, params)
+        due: list[list[Constraint]] = [[] for _ in names]
+        for rule in self.constraints:
+            due[max((names.index(name) for name in rule.of), default=len(names) - 1)].append(rule)
+
+        def extended(depth: int, chosen: Params) -> Iterator[Config]:
+            parameter = self.parameters[depth]
+            for value in parameter.values:
+                params = {**chosen, parameter.name: value}
+                # No all() of a generator: most points of a large grid fail at once, and making one takes longer.
+                for constraint in due[depth]:
+                    if not constraint.holds(params):
+                        break
+                else:
+                    if depth + 1 == len(names):
+                        yield Config.of(self.variant, params)
+                    else:
+                        yield from extended(depth + 1, params)
+
+        return extended(0, {}) if names else iter((Config.of(self.variant, {}),))
 
     @property
     def has_configs(self) -> bool:

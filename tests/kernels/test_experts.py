@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import WARP
+from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
 
 EXPERTS = operator("experts")
@@ -244,3 +246,14 @@ def test_spaces_can_be_searched(tokens: int, width: int) -> None:
         assert (up.name, down.name) == ("up", "down")
         for part in (up, down):
             assert EXPERTS.launch(of, part.config).shared_bytes <= SM90.shared_bytes_a_block
+
+
+@pytest.mark.parametrize("variant", ["per_route", "grouped"])
+def test_rules_look_at_no_more_than_they_say(variant: str) -> None:
+    space = EXPERTS.space(EXPERTS.workload({"experts": 4, "k": 256, "top": 2, "width": 64}, 2, "mxfp4"), SM90)
+    found = space.by_variant[variant]
+    names = [parameter.name for parameter in found.parameters]
+    every = (dict(zip(names, each, strict=True)) for each in itertools.product(*(p.values for p in found.parameters)))
+    legal = {Config.of(variant, params) for params in every if all(rule.holds(params) for rule in found.constraints)}
+    assert legal
+    assert set(found.configs()) == legal

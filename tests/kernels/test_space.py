@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import settings
@@ -138,3 +141,31 @@ def test_a_variant_whose_defaults_are_not_legal_can_have_configs_all_the_same() 
     parameters = (Parameter("x", (1, 2), 2, ""),)
     assert VariantSpace("a", parameters, (odd,)).has_configs
     assert not VariantSpace("a", parameters, (none,)).has_configs
+
+
+@given(
+    data=st.data(),
+    sizes=st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    rules=st.lists(st.tuples(st.integers(0, 15), st.integers(1, 4), st.booleans()), max_size=4),
+)
+def test_rules_that_say_what_they_look_at_give_the_same_configs(
+    data: st.DataObject, sizes: list[int], rules: list[tuple[int, int, bool]]
+) -> None:
+    parameters = tuple(Parameter(f"p{i}", tuple(range(size)), 0, "") for i, size in enumerate(sizes))
+    names = [parameter.name for parameter in parameters]
+    constraints = []
+    for which, modulus, says in rules:
+        of = [name for i, name in enumerate(names) if which >> i & 1] or names
+        holds = _not_a_multiple(of, modulus)
+        constraints.append(Constraint("rule", "", holds, frozenset(of) if says else frozenset()))
+    variant = VariantSpace("v", parameters, tuple(constraints))
+    points = [dict(zip(names, values, strict=True)) for values in itertools.product(*(p.values for p in parameters))]
+    legal = [Config.of("v", point) for point in points if all(rule.holds(point) for rule in constraints)]
+    assert list(variant.configs()) == legal
+    if points:
+        point = data.draw(st.sampled_from(points))
+        assert (Config.of("v", point) in legal) == (not variant.violations(point))
+
+
+def _not_a_multiple(names: list[str], modulus: int) -> Callable[[Params], bool]:
+    return lambda params: sum(int(params[name]) + 1 for name in names) % (modulus + 1) != 0

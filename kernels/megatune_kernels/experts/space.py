@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Iterable
 
 from megatune_kernels.experts.geometry import BY_K
 from megatune_kernels.experts.geometry import BY_UNITS
@@ -16,6 +17,7 @@ from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import Stream
 from megatune_kernels.operator import Workload
+from megatune_kernels.projection.geometry import TILE_ROWS
 from megatune_kernels.space import Constraint
 from megatune_kernels.space import Parameter
 from megatune_kernels.space import Params
@@ -32,7 +34,7 @@ MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
 LEAST_COPY = 4
 """Bytes of an asynchronous copy."""
-SHARED = ("group", "grid", "launches")
+SHARED = ("group", "grid", "cache", "launches")
 """Parameters of both kernels on which rules depend."""
 RESERVED = 1024
 """Bytes of an SM's shared memory that the driver takes for each block, same guide and table."""
@@ -62,57 +64,59 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     down_warps = (1, 2, 4) if few else (8, 12, 14, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
-    return VariantSpace(
-        variant,
-        (
-            *(group if variant == GROUPED else ()),
-            Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
-            Parameter(
-                "up_split",
-                (BY_K, BY_UNITS),
-                BY_K,
-                "what warps of a block divide of w13: K, or units",
-                changes_bits=True,
-            ),
-            Parameter("up_warps", warps, warps[-2:][0], "warps a block", changes_bits=True),
-            Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a unit"),
-            Parameter(
-                "up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True
-            ),
-            Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
-            Parameter("down_warps", down_warps, down_warps[-2:][0], "warps a block, which take experts in turns"),
-            Parameter("down_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w2 a block"),
-            Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
-            Parameter("down_stages", (2, 3, 4), 3, "stages of w2 in shared memory"),
-            Parameter("grid", (sms, 2 * sms, 4 * sms), sms, "blocks that take units in turns"),
-            Parameter("cache", (L2, EVICT_FIRST), L2, "what holds weights on their way"),
+    row_blocks = workload["k"] // TILE_ROWS
+    down_row_tiles = (1, 2, 4) if few else tuple(count for count in (1, 2, 4) if 2 * row_blocks >= count * sms)
+    parameters = (
+        *(group if variant == GROUPED else ()),
+        Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
+        Parameter("grid", (sms, 2 * sms, 4 * sms), sms, "blocks that take units in turns"),
+        Parameter("cache", (L2, EVICT_FIRST), L2, "what holds weights on their way"),
+        Parameter(
+            "up_split", (BY_K, BY_UNITS), BY_K, "what warps of a block divide of w13: K, or units", changes_bits=True
         ),
-        (
-            Constraint(
-                "launches",
-                "in one launch both matrices have the same warps",
-                lambda p: p["launches"] == 2 or p["up_warps"] == p["down_warps"],
-            ),
-            *_constraints(workload, variant, UP, arch),
-            *_constraints(workload, variant, DOWN, arch),
-            *(
-                (
-                    Constraint(
-                        "group",
-                        "no expert has more tokens than there are",
-                        lambda p: int(p["group"]) < 2 * workload.tokens or p["group"] == 2,
-                    ),
-                )
-                if variant == GROUPED
-                else ()
-            ),
+        Parameter("up_warps", warps, warps[-2:][0], "warps a block", changes_bits=True),
+        Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a unit"),
+        Parameter("up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True),
+        Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
+        Parameter(
+            "down_warps",
+            down_warps,
+            down_warps[-2:][0],
+            "warps a block, which take experts",
+            changes_bits=True,
         ),
+        Parameter("down_row_tiles", down_row_tiles, down_row_tiles[-2:][-1], "tiles of 16 rows of w2 a block"),
+        Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
+        Parameter("down_stages", (2, 3), 3, "stages of w2 in shared memory"),
     )
+    rules = [
+        Constraint(
+            "launches",
+            "in one launch both matrices have the same warps, and all blocks are there at once",
+            lambda p: p["launches"] == 2 or (p["up_warps"] == p["down_warps"] and int(p["grid"]) <= 2 * sms),
+            frozenset(("launches", "grid", "up_warps", "down_warps")),
+        ),
+        *_constraints(workload, variant, UP, parameters, arch),
+        *_constraints(workload, variant, DOWN, parameters, arch),
+    ]
+    if variant == GROUPED:
+        rules.append(
+            Constraint(
+                "group",
+                "no expert has more tokens than there are",
+                lambda p: int(p["group"]) < 2 * workload.tokens or p["group"] == 2,
+                frozenset(("group",)),
+            )
+        )
+    return VariantSpace(variant, parameters, tuple(rules))
 
 
-def _constraints(workload: Workload, variant: str, role: str, arch: Architecture) -> tuple[Constraint, ...]:
+def _constraints(
+    workload: Workload, variant: str, role: str, parameters: Iterable[Parameter], arch: Architecture
+) -> tuple[Constraint, ...]:
     """Rules of one of the two kernels. Whole spaces are products of both kernels' parameters, so that each kernel is
     judged once for all configs that have it."""
+    looks_at = frozenset(p.name for p in parameters if p.name.startswith(role) or p.name in SHARED)
     rules = {name: (reason, holds) for name, reason, holds in _rules(arch)}
     judged: dict[tuple[tuple[str, Value], ...], frozenset[str]] = {}
 
@@ -127,7 +131,7 @@ def _constraints(workload: Workload, variant: str, role: str, arch: Architecture
     def rule(name: str) -> Callable[[Params], bool]:
         return lambda params: name not in broken(params)
 
-    return tuple(Constraint(f"{role}_{name}", reason, rule(name)) for name, (reason, _) in rules.items())
+    return tuple(Constraint(f"{role}_{name}", reason, rule(name), looks_at) for name, (reason, _) in rules.items())
 
 
 def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]], ...]:
