@@ -74,8 +74,8 @@ FAULT_WORDS = 3
 """The word of faults, and of one launch the counts of blocks that came to its middle and that went on."""
 WORKSPACE_ALIGNMENT = 256
 COUNT_BITS = 8
-SIDE_REGISTERS = 64
-"""What a thread needs beside sums and fragments."""
+SIDE_REGISTERS = 40
+"""What a thread needs at least beside sums and fragments."""
 
 
 def power_of_two_in(count: int, most: int) -> int:
@@ -139,6 +139,8 @@ class Stream:
     """Tiles of 16 rows of a warp."""
     k_unroll: int
     stages: int
+    resident: int
+    """Blocks for which an SM has registers."""
     grid: int
     """Blocks, which take units in turns."""
     cache: str

@@ -61,7 +61,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     parts_of_k = workload["k"] // TILE_K
     few = parts_of_k < MANY_TILES
     warps = (1, 2, 4) if few else (4, 7, 8, 12, 14, 16)
-    down_warps = (1, 2, 4) if few else (8, 12, 14, 16)
+    down_warps = (1, 2, 4) if few else (8, 12, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
     row_blocks = workload["k"] // TILE_ROWS
@@ -74,10 +74,12 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         Parameter(
             "up_split", (BY_K, BY_UNITS), BY_K, "what warps of a block divide of w13: K, or units", changes_bits=True
         ),
+        Parameter("up_resident", (1, 2), 1, "blocks for which an SM has registers"),
         Parameter("up_warps", warps, warps[-2:][0], "warps a block", changes_bits=True),
         Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a unit"),
         Parameter("up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True),
         Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
+        Parameter("down_resident", (1, 2), 1, "blocks for which an SM has registers"),
         Parameter(
             "down_warps",
             down_warps,
@@ -92,9 +94,9 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     rules = [
         Constraint(
             "launches",
-            "in one launch both matrices have the same warps, and all blocks are there at once",
-            lambda p: p["launches"] == 2 or (p["up_warps"] == p["down_warps"] and int(p["grid"]) <= 2 * sms),
-            frozenset(("launches", "grid", "up_warps", "down_warps")),
+            "one launch has the same blocks for both matrices",
+            lambda p: p["launches"] == 2 or all(p[f"up_{name}"] == p[f"down_{name}"] for name in ("warps", "resident")),
+            frozenset(("launches", "up_warps", "up_resident", "down_warps", "down_resident")),
         ),
         *_constraints(workload, variant, UP, parameters, arch),
         *_constraints(workload, variant, DOWN, parameters, arch),
@@ -148,8 +150,13 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
         ),
         (
             "blocks",
-            "of w2 a block has the same rows of all experts, and all blocks have to be there at once",
-            lambda s: s.role == UP or s.row_blocks <= s.grid <= 2 * SMS[arch.name],
+            "of w2 a block has the same rows of all experts, and all have to be there at once; of w13 no SM needs room "
+            "for a second block where none gets one",
+            lambda s: (
+                s.row_blocks <= s.grid and s.resident == -(-s.grid // SMS[arch.name])
+                if s.role == DOWN
+                else s.resident <= -(-s.grid // SMS[arch.name])
+            ),
         ),
         (
             "scales",
@@ -163,14 +170,12 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
         ),
         (
             "two_blocks",
-            "where there are twice as many blocks as SMs, two have to fit an SM",
-            lambda s: (
-                s.grid <= SMS[arch.name] or 2 * (s.shared_bytes + RESERVED) <= arch.shared_bytes_a_block + RESERVED
-            ),
+            "two blocks have to fit the shared memory of an SM that is to have two",
+            lambda s: s.resident == 1 or 2 * (s.shared_bytes + RESERVED) <= arch.shared_bytes_a_block + RESERVED,
         ),
         (
             "registers",
             "sums and fragments must fit the registers of a thread, or they spill to memory",
-            lambda s: s.registers <= min(arch.registers_a_thread, REGISTERS // s.threads),
+            lambda s: s.registers <= min(arch.registers_a_thread, REGISTERS // (s.resident * s.threads)),
         ),
     )

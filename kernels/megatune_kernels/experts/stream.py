@@ -54,6 +54,9 @@ from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
 from megatune_kernels.projection.geometry import WARP
 
+WHOLE = 100
+"""Percent of what the L1 and shared memory have together."""
+
 
 def _place(turn: Int32, block: Int32, blocks: Int32, warp: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32]:
     """Which group a warp's unit of a turn is of, and which block of rows. In ``up`` the warps of a block have
@@ -394,7 +397,9 @@ def launch(
         smem=kernel.shared_bytes,
         stream=stream,
         use_pdl=True,
-        min_blocks_per_mp=1,
+        min_blocks_per_mp=kernel.resident,
+        # Else the DSL asks a GPU how much there is, which need not be here.
+        preferred_smem_carveout=WHOLE,
     )
 
 
@@ -422,5 +427,6 @@ def launch_both(
         smem=max(up.shared_bytes, down.shared_bytes),
         stream=stream,
         use_pdl=True,
-        min_blocks_per_mp=1,
+        min_blocks_per_mp=up.resident,
+        preferred_smem_carveout=WHOLE,
     )
