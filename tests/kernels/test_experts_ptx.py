@@ -116,12 +116,24 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 128}
     [
         # Two warps that divide K, several units a block, several groups of one expert.
         (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 2, "up_k_unroll": 2, "up_stages": 2}),
-        (SMALL | SITU, "mxfp4", 2, "per_route", {"up_warps": 1, "down_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1}),
+        (
+            SMALL | SITU,
+            "mxfp4",
+            2,
+            "per_route",
+            {"up_warps": 1, "down_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1},
+        ),
         # Warps that have units of their own.
         (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 4, "up_k_unroll": 2, "up_split": "units"}),
         (SMALL, "bf16", 9, "grouped", {"group": 8, "up_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
         (WIDE, "fp8", 2, "grouped", {"group": 2, "up_warps": 1, "down_k_unroll": 2, "up_row_tiles": 1}),
-        (WIDE | SITU, "mxfp4", 2, "grouped", {"group": 2, "up_warps": 2, "down_warps": 2, "down_k_unroll": 2, "launches": 1}),
+        (
+            WIDE | SITU,
+            "mxfp4",
+            2,
+            "grouped",
+            {"group": 2, "up_warps": 2, "down_warps": 2, "down_k_unroll": 2, "launches": 1},
+        ),
     ],
 )
 def test_both_kernels_keep_to_the_bounds(
@@ -140,3 +152,22 @@ def test_both_kernels_keep_to_the_bounds(
     for seed in range(1 + (dtype == "mxfp4")):
         assert machine.run(config, codes, seed) == ""
         machine.buffers.refresh()
+
+
+def test_interleaved_weights_are_those_of_the_checkpoint() -> None:
+    from megatune_kernels.experts.weights import Weights
+    from megatune_kernels.experts.weights import codes_of
+    from megatune_kernels.experts.weights import interleaved
+
+    # All pairs of codes at every place, in the order of checkpoints: the even element in the lower half of a byte.
+    stored = torch.arange(256, dtype=torch.uint8).repeat(3, 5)[:, :1024]
+    codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)
+    taken = interleaved(stored)
+    assert taken.shape == stored.shape
+    assert not torch.equal(taken, stored)
+    assert torch.equal(codes_of(taken), codes.to(torch.int32))
+    scales = torch.full((1, 3, 2048 // 32), 128, dtype=torch.uint8)
+    numbers = Weights(taken[None], scales).as_numbers(0, slice(None), torch.float64)
+    magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
+    expected = magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -2.0, 2.0)
+    assert torch.equal(numbers, expected)
