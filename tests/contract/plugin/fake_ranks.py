@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from megatune_kernels.errors import MegatuneError
+from megatune_kernels.operator import Workload
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
@@ -37,13 +38,22 @@ POLLING: set[str] = set()
 
 
 @dataclass
+class Operands:
+    """Of one workload, kept for its next job."""
+
+    workload: Workload
+    values: int = 0
+    """Counts the changes of values, as all ranks have to."""
+
+
+@dataclass
 class Loaded:
     job: Job
+    operands: Operands
     launches: int = LAUNCHES
     flush_bytes: int = 0
     alone: tuple[AlonePart, ...] = ()
-    values: int = 0
-    """Counts the changes of values, as all ranks have to."""
+    is_renewed: bool = False
     poisoned: bool = False
     prepared: set[str] = field(default_factory=set)
 
@@ -56,6 +66,7 @@ class FakeRank:
         self.busy = False
         self.gone = False
         self.diary: list[str | int] = []
+        self.held: Operands | None = None
         self._start()
 
     def _start(self) -> None:
@@ -90,7 +101,9 @@ class FakeRank:
         return {"link_bytes_a_us": 100.0 - self.number}
 
     def load(self, job: Job) -> Loaded:
-        loaded = Loaded(job, alone=ALONE if job.config.variant == "chain" else ())
+        if self.held is None or self.held.workload != job.workload:
+            self.held = Operands(job.workload)
+        loaded = Loaded(job, self.held, alone=ALONE if job.config.variant == "chain" else ())
         POLLING.clear()
         match self._fault(job):
             case "infeasible":
@@ -110,7 +123,8 @@ class FakeRank:
         """Nothing to arm."""
 
     def renew(self, loaded: Loaded) -> None:
-        loaded.values += 1
+        loaded.operands.values += 1
+        loaded.is_renewed = True
 
     def spoil(self, loaded: Loaded) -> None:
         loaded.poisoned = True
@@ -136,11 +150,11 @@ class FakeRank:
             case "wrong":
                 raise WrongResult("3 of 8 outputs differ")
             case "late":
-                if loaded.values:
+                if loaded.is_renewed:
                     raise WrongResult("3 of 8 outputs differ with other values")
             case "differ":
                 return -1
-        return loaded.values
+        return 0 if loaded.job.config.variant == "differ" else loaded.operands.values
 
     def prepare(self, loaded: Loaded, part: str) -> None:
         assert part not in POLLING, "what is made may wait for the GPU, on which another rank's launches wait for these"
@@ -174,7 +188,7 @@ class FakeRank:
         return []
 
     def drop(self) -> None:
-        """Nothing is kept."""
+        self.held = None
 
     def close(self, loaded: Loaded) -> None:
         """Nothing is held."""

@@ -66,16 +66,20 @@ class _Ready:
     """A job that all ranks can replay."""
 
     job: Job
-    parts: list[Loaded]
-    """By rank of this process."""
+    parts: dict[Rank, Loaded]
+    """Of the ranks of this process."""
+
+    @property
+    def first(self) -> Loaded:
+        return next(iter(self.parts.values()))
 
     @property
     def launches(self) -> int:
-        return self.parts[0].launches
+        return self.first.launches
 
     @property
     def flush_bytes(self) -> int:
-        return self.parts[0].flush_bytes
+        return self.first.flush_bytes
 
 
 class GroupBench:
@@ -201,12 +205,12 @@ class GroupBench:
 
     def _load(self, job: Job, opened: list[_Ready]) -> _Ready:
         self._steps.begin(PREPARE)
-        ready = _Ready(job, [])
+        ready = _Ready(job, {})
         opened.append(ready)
 
         def load(rank: Rank) -> str:
             part = rank.load(job)
-            ready.parts.append(part)
+            ready.parts[rank] = part
             return _decision(job, part.launches)
 
         decisions = self._steps.everywhere(load)
@@ -223,8 +227,7 @@ class GroupBench:
         return ready
 
     def _each_part(self, ready: _Ready, act: Callable[[Rank, Loaded], T]) -> list[T]:
-        parts = dict(zip(self._steps.ranks, ready.parts, strict=True))
-        return self._steps.each(lambda rank: act(rank, parts[rank]))
+        return self._steps.each(lambda rank: act(rank, ready.parts[rank]))
 
     def _arm(self, ready: _Ready) -> None:
         self._steps.begin("arm")
@@ -313,7 +316,7 @@ class GroupBench:
         """
         if ready.job.workload != self._alone_of:
             self._alone_of, self._alone_us = ready.job.workload, {}
-        for alone in ready.parts[0].alone:
+        for alone in ready.first.alone:
             if alone.key not in self._alone_us:
                 self._arm(ready)
                 self._steps.begin("time parts")
@@ -321,7 +324,7 @@ class GroupBench:
                 taken = self._steps.together(partial(self._timed, ready, FIRST_SAMPLES, math.inf, alone.name))
                 slowest = [max(times) for times in zip(*(one["us"] for one in taken), strict=True)]
                 self._alone_us[alone.key] = statistics.median(slowest) / alone.launches
-        return tuple(sorted((alone.name, self._alone_us[alone.key]) for alone in ready.parts[0].alone))
+        return tuple(sorted((alone.name, self._alone_us[alone.key]) for alone in ready.first.alone))
 
     def _prepared(self, ready: _Ready, part: str) -> list[None]:
         """On every rank before any launches it: what is made may wait for a GPU on which another rank polls."""
@@ -373,7 +376,7 @@ class GroupBench:
             self._kept += opened
             return
         for ready in opened:
-            for rank, part in zip(self._steps.ranks, ready.parts, strict=False):
+            for rank, part in ready.parts.items():
                 with suppress(Exception):
                     rank.close(part)
 

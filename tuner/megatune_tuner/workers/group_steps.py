@@ -83,8 +83,24 @@ class Steps:
         self.together(step)
 
     def everywhere(self, act: Callable[[Rank], Any]) -> list[Any]:
-        """Do something at each rank, and give what all ranks have from it; raises as ``together``."""
-        return self.together(lambda: self.each(act))
+        """Do what needs no other rank at each, and give what all ranks have from it; raises as ``together``.
+
+        At the other ranks of a process too when it failed at one, as other processes do: operands that a rank keeps for
+        the next job must not be older than another's.
+        """
+
+        def step() -> list[Any]:
+            found, failures = [], []
+            for number, rank in zip(self.numbers, self.ranks, strict=True):
+                try:
+                    found.append(act(rank))
+                except Exception as error:  # noqa: BLE001 - it is raised below
+                    failures.append(_At(number, error))
+            if failures:
+                raise failures[0] from failures[0].error
+            return found
+
+        return self.together(step)
 
     def begin(self, phase: str) -> None:
         """Say what all ranks of this process do from now on."""
@@ -135,7 +151,7 @@ class Steps:
         return {"failed": {"rank": rank, "status": status, "reason": reason, "poisoned": poisoned}}
 
     def each(self, act: Callable[[Rank], T]) -> list[T]:
-        """What an act gives for each rank of this process."""
+        """What an act gives for each rank of this process, none behind one at which it fails."""
         found = []
         for number, rank in zip(self.numbers, self.ranks, strict=True):
             try:
