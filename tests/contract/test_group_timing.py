@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
@@ -131,6 +132,9 @@ def ranks(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     kernel = SimpleNamespace(occupancy=occupancy)
     monkeypatch.setattr(group_timing, "driver", Driver(diary))
     monkeypatch.setattr(group_timing, "capture", capture)
+    # A torch that was built without a GPU has no pools.
+    memory = SimpleNamespace(used=nullcontext, close=lambda: None)
+    monkeypatch.setattr(group_timing, "Apart", lambda: memory)
     monkeypatch.setattr(group_timing, "launch", launch)
     monkeypatch.setattr(group_timing, "load", lambda *_: (kernel, None))
     monkeypatch.setattr(group_timing.torch.cuda, "set_stream", lambda _: None)
