@@ -25,6 +25,9 @@ from plan_examples import TARGET
 from plan_examples import Case
 from plan_examples import example_plan
 
+from megatune_dashboard.plans import plan_of
+from megatune_dashboard.vllm_benchmark import TABLE_CELLS
+from megatune_dashboard.vllm_benchmark import TP16_SHAPES
 from megatune_db.records import Regime
 from megatune_db.records import Stage
 from megatune_db.records import Status
@@ -47,12 +50,15 @@ from megatune_kernels.vllm_skinny_gemm import table
 from megatune_kernels.vllm_skinny_gemm.space import skinny_space
 from megatune_planner.exporters.base import exporter
 from megatune_planner.exporters.checking import check
+from megatune_planner.exporters.vllm_low_latency_table import OVERLAPPED
 from megatune_planner.plan import Plan
 from megatune_tuner.campaign_file import load_campaign
 from megatune_tuner.campaign_file import parse_campaign
 from megatune_tuner.compiling import Built
 from megatune_tuner.execution import run_file
 from megatune_tuner.measuring import Meter
+from megatune_tuner.recordings import read_recording
+from megatune_tuner.recordings import shipped_recordings
 from megatune_tuner.runners.gpu import GpuRunner
 from megatune_tuner.workers.gpu_messages import Job
 from megatune_tuner.workers.gpu_messages import Outcome
@@ -145,7 +151,7 @@ def test_the_table_is_vllms_own(vllm: Path) -> None:
     runtime = modules.vllm_needed()
     found = table.shapes(runtime, H200)
     configs = {(n, k, t): c for (n, k), row in found.items() for t, c in row.items() if isinstance(c, Config)}
-    assert (len(found), len(configs)) == (18, 47)
+    assert (len(found), len(configs)) == (18, TABLE_CELLS)
     assert configs[2304, 1536, 1] == skinny(96, 4, 2)
     assert configs[7168, 4224, 2] == skinny(32, 4, 2, 4)
     assert found[1536, 7168][7] == "dsv3_fused_a"
@@ -408,6 +414,41 @@ def test_plans_overlay_vllms_table(released: Path, tmp_path: Path, monkeypatch: 
     # What vLLM runs there was not measured: it stays.
     assert after["1536x7168"] == before["1536x7168"]
     assert answer["installed"]["2304x1536"] == after["2304x1536"]
+
+
+def test_the_shipped_recording_overlays_vllms_table(vllm: Path, tmp_path: Path) -> None:
+    """Where a config is faster beyond doubt it is in the table, whatever else the table has stays, and the shapes of 16
+    ranks that it lacks are there."""
+    recording = read_recording(shipped_recordings()[CAMPAIGN.stem])
+    plan = plan_of(recording, SKINNY_GEMM.name)
+    document = json.loads(exporter("vllm-low-latency-table").files(plan)["vllm_low_latency_table.json"])
+    answer = serve(vllm, installed(plan, tmp_path / "site"), plan)
+    before, after = (answer[name]["KIMI_K3_PROJECTIONS_SM90"] for name in ("projections_before", "projections"))
+    named = {
+        (shape["n"], shape["k"]): {str(entry["tokens"]): entry for entry in shape["entries"]}
+        for shape in document["shapes"]
+    }
+    fields = ("num_rows", "block_size", "outputs_per_block", "k_unroll", "vector_width", "static_k")
+    changed = 0
+    for (n, k), entries in named.items():
+        place = f"{n}x{k}"
+        # What vLLM runs past its table is left out of the overlay, as the document says.
+        wanted = {} if (n, k) in OVERLAPPED else {t: [e["config"][f] for f in fields] for t, e in entries.items()}
+        if place in before or wanted:
+            assert after[place] == before.get(place, dict.fromkeys(TOKENS)) | wanted, place
+        changed += len(wanted)
+        for tokens, entry in entries.items():
+            measured = entry["measured"]
+            assert measured["gain"] >= document["min_gain"]
+            assert measured["latency"]["high_us"] < measured["shipped_latency"]["low_us"], (place, tokens)
+            finals = recording.finals(cell(n, k, int(tokens)))[0]
+            tuned = {config: one.median_us for config, one in finals.items() if config.variant == "skinny"}
+            assert tuned[Config.of("skinny", measured["params"])] == min(us for us in tuned.values() if us is not None)
+    assert changed > 47
+    assert all(after[place] == row for place, row in before.items() if tuple(map(int, place.split("x"))) not in named)
+    lacked = {place for place in after if place not in before}
+    assert lacked == {f"{n}x{k}" for n, k in TP16_SHAPES}
+    assert "dsv3_fused_a" in {row[tokens] for row in after.values() for tokens in row if isinstance(row[tokens], str)}
 
 
 def test_check_knows_what_the_plan_needs(
