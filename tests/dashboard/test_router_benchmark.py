@@ -1,14 +1,17 @@
-"""What ``megatune bench router`` makes of recordings: of none, as long as none is shipped, and of made-up ones."""
+"""What ``megatune bench router`` makes of recordings: of the shipped one, of none, and of made-up ones."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from made_up_recording import recorded
 from plan_examples import Case
+from typer.testing import CliRunner
 
 from megatune_dashboard import bests
+from megatune_dashboard.command import app
 from megatune_dashboard.router_benchmark import CROSSOVER
 from megatune_dashboard.router_benchmark import LEAST
 from megatune_dashboard.router_benchmark import MEAN
@@ -19,6 +22,9 @@ from megatune_db.records import Stage
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_kernels.target import architecture
+from megatune_tuner.campaign_file import parse_campaign
+from megatune_tuner.recordings import read_recording
+from megatune_tuner.recordings import shipped_recordings
 
 DIMS = {"experts": 896, "k": 7168, "latent": 448, "top": 16}
 
@@ -40,6 +46,20 @@ def cell(tokens: int, world: int = 1, **times: float) -> list[Case]:
     return [
         Case(workload, configs[variant], us, Stage.FINAL, f"final {tokens} {world}") for variant, us in times.items()
     ]
+
+
+def test_the_shipped_recording_is_of_all_cells_and_its_figures_are_printed_as_json() -> None:
+    recording = read_recording(shipped_recordings()["kimi-k3-router-h200"])
+    campaign = parse_campaign(recording.about.campaign)
+    assert set(recording.workloads) == set(campaign.spaces(architecture("sm_90a")))
+    report = json.loads(CliRunner().invoke(app, ["bench", "router", "--json"]).stdout)
+    found = {figure["figure"]: figure for figure in report["figures"]}
+    assert found[LEAST]["value"] == pytest.approx(4.630, abs=0.001)
+    assert (found[LEAST]["met"], found[LEAST]["provenance"]) == (True, "replayed")
+    assert "latent=224,top=16 tokens=8: 7.56 us against 35.01" in found[LEAST]["how"]
+    assert found[MEAN]["value"] == pytest.approx(4.231, abs=0.001)
+    assert "24 cells, 1 to 64 tokens" in found[MEAN]["how"]
+    assert found[SPLIT]["value"] is None
 
 
 def test_without_a_recording_every_figure_says_so(shipped: dict[str, Path]) -> None:
