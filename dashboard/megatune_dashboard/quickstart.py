@@ -1,4 +1,4 @@
-"""``megatune quickstart``: from recorded measurements to a plan, on any machine."""
+"""``megatune quickstart``: from recorded measurements to plans, on any machine."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from megatune_planner.plan import ShapePlan
     from megatune_tuner.campaign_file import Campaign
 
-REPLAYED = "quickstart.toml"
+REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml")
 MEASURED = "quickstart-gpu.toml"
 INTERRUPTED = 130
+SAID = {"none": "without prefetch and programmatic launch"}
+"""In words, of baselines that have no name of their own."""
 DEFAULT_DATABASE = Location(".megatune/quickstart.db")
 
 
@@ -40,11 +42,11 @@ def quickstart(
             "--db",
             parser=locate,
             metavar="PATH|URL",
-            help="The database for the measurements; the plan lies beside it, or here where that is on a server.",
+            help="The database for the measurements; plans lie beside it, or here where that is on a server.",
         ),
     ] = DEFAULT_DATABASE,
 ) -> None:
-    """Replay a recorded campaign over a whole model, make a plan of it, and measure a little where there is a GPU.
+    """Replay recorded campaigns over a whole model, make plans of them, and measure a little where there is a GPU.
 
     Run again, it goes on where it stopped and measures nothing twice.
     """
@@ -52,7 +54,8 @@ def quickstart(
     from megatune_tuner.doctor import visible_gpus
 
     again = f"megatune quickstart --db {shlex.quote(str(db))}"
-    _run(REPLAYED, db, again)
+    for name in REPLAYED:
+        _run(name, db, again)
     if visible_gpus():
         if examine().can_measure:
             typer.echo("\nThere is a GPU: measuring three projections on it, which takes about a minute.")
@@ -84,6 +87,7 @@ def _run(name: str, db: Location, again: str) -> None:
     from megatune_tuner.execution import run_file
     from megatune_tuner.progress import PlainProgress
     from megatune_tuner.progress import RichProgress
+    from megatune_tuner.recordings import recording
 
     campaign = parse_campaign(_shipped(name), source=name)
     summary = run_file(campaign, db, progress=RichProgress() if sys.stderr.isatty() else PlainProgress())
@@ -92,11 +96,14 @@ def _run(name: str, db: Location, again: str) -> None:
         raise typer.Exit(INTERRUPTED)
     file = db.folder / f"{campaign.name}.plan.json"
     with open_database(db) as database, database.session() as session:
-        plan = draft_plan(session, name=campaign.name)
+        operators = dict.fromkeys(workload.operator for workload in campaign.workloads())
+        replayed = campaign.runner.recording
+        target = recording(replayed).about.target.digest if replayed is not None else None
+        plan = draft_plan(session, name=campaign.name, target=target, only_operators=list(operators))
         write({file.name: plan.to_json()}, file.parent)
         keep_draft(session, plan)
     out = console()
-    out.print(summary_table(plan, _projections(campaign)))
+    out.print(summary_table(plan, {**_projections(campaign), **_chains(campaign)}))
     ratios = [ratio for operator in plan.content.operators for shape in operator.shapes for ratio in _ratios(shape)]
     hardware = plan.content.target.fingerprint.hardware
     counts = " and ".join(f"{count} {kind}" for kind, count in plan.content.coverage.measurements.items())
@@ -118,7 +125,7 @@ def _shipped(name: str) -> str:
 def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
     """One row a shape: what it is called, what serves which tokens, and what that gains over the baseline.
 
-    :param names: of the projections, by shape.
+    :param names: of the projections and chains, by shape.
     """
     from rich.table import Table
 
@@ -151,7 +158,8 @@ def _ratios(shape: ShapePlan) -> list[float]:
 
 
 def _baselines(plan: Plan) -> str:
-    return " and ".join(sorted({name for operator in plan.content.operators for name in operator.baselines}))
+    found = {name for operator in plan.content.operators for name in operator.baselines}
+    return " and ".join(sorted(SAID.get(name, name) for name in found))
 
 
 def _projections(campaign: Campaign) -> dict[str, list[str]]:
@@ -166,4 +174,25 @@ def _projections(campaign: Campaign) -> dict[str, list[str]]:
             for projection in projection_shapes(model(campaign.model.name), parallel):
                 shape = Workload.of("projection", {"n": projection.n, "k": projection.k}, 1).shape
                 found.setdefault(shape, []).append(f"TP{parallel.tensor} {projection.name}")
+    return found
+
+
+def _chains(campaign: Campaign) -> dict[str, list[str]]:
+    """What the consumers of the campaign's chains are called, by shape."""
+    from megatune_kernels.models import model
+    from megatune_kernels.prefetch.chain import chain_of
+    from megatune_kernels.projection.shapes import projection_shapes
+
+    chains = {w.shape: chain_of(w).consumers for w in campaign.workloads() if w.operator == "prefetch"}
+    found: dict[str, list[str]] = {}
+    if campaign.model is None:
+        return found
+    for parallel in campaign.model.parallels:
+        called: dict[tuple[int, int], str] = {}
+        for projection in projection_shapes(model(campaign.model.name), parallel):
+            called.setdefault((projection.n, projection.k), projection.name)
+        for shape, consumers in chains.items():
+            names = [called.get((consumer.n, consumer.k)) for consumer in consumers]
+            if None not in names:
+                found.setdefault(shape, []).append(f"TP{parallel.tensor} {', '.join(map(str, names))}")
     return found

@@ -1,4 +1,4 @@
-"""What ``megatune bench prefetch`` makes of recordings: of none, as long as none is shipped, and of made-up ones."""
+"""What ``megatune bench prefetch`` makes of recordings: of the shipped one, of none and of made-up ones."""
 
 from __future__ import annotations
 
@@ -64,6 +64,16 @@ def test_the_goal_is_about_every_chain_of_both() -> None:
     by_tensor = of_both()
     # Three heads of layers, three lengths of the idle phase, eight numbers of tokens.
     assert {tensor: len(found) for tensor, found in by_tensor.items()} == {8: 72, 16: 72}
+
+
+def test_the_shipped_recording_meets_both_goals() -> None:
+    found = {figure.figure: figure for figure in figures()}
+    speedup, slowest = found[SPEEDUP], found[SLOWEST]
+    assert speedup.value == pytest.approx(1.164, abs=0.001)
+    assert "98 of 144 cells, 54 at TP8 and 44 at TP16, tokens 1 to 8" in speedup.how
+    assert slowest.value == pytest.approx(1.041, abs=0.001)
+    assert speedup.met
+    assert slowest.met
 
 
 def test_without_a_recording_every_figure_says_so(shipped: dict[str, Path]) -> None:

@@ -99,7 +99,8 @@ def rows(workload: Workload, gain: float) -> list[ExportRow]:
 
 @pytest.fixture
 def campaign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the recording lies; what is shipped is replaced by ``CAMPAIGN``."""
+    """Where the recording lies; what is shipped is replaced by ``CAMPAIGN``, which is all that is replayed."""
+    monkeypatch.setattr(quickstart_module, "REPLAYED", quickstart_module.REPLAYED[:1])
     path = tmp_path / "small.parquet"
     text = CAMPAIGN.replace("RECORDING", str(path))
     monkeypatch.setattr(quickstart_module, "_shipped", lambda name: text)
@@ -158,6 +159,45 @@ def test_it_names_the_projections_of_a_model() -> None:
     assert names["k=768,n=7168"] == ["TP8 shared_down", "TP16 kda_o_proj", "TP16 o_proj"]
 
 
+def test_it_names_what_reads_the_weights_of_a_chain() -> None:
+    (name,) = (each for each in quickstart_module.REPLAYED if "prefetch" in each)
+    names = quickstart_module._chains(parse_campaign(quickstart_module._shipped(name)))
+    assert names["idle_ns=3000,k1=7168,n1=560"] == ["TP8 front"]
+    assert names["idle_ns=5000,k1=7168,k2=128,n1=6288,n2=1536"] == ["TP8 kda_in_proj, kda_f_b"]
+
+
+def test_each_replayed_campaign_has_a_plan_of_its_own_operators(
+    campaign: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two that share a database, the second one's plan has the first one's measurements where they are of its own
+    operators alone."""
+    chains = """
+name = "chains"
+operators = ["prefetch"]
+tokens = [1]
+[model]
+name = "Kimi-K3"
+tensor_parallel = 8
+[budget]
+trials = 2
+finalists = 1
+[runner]
+kind = "replay"
+recording = "kimi-k3-prefetch-h200"
+"""
+    small = quickstart_module._shipped("")
+    monkeypatch.setattr(quickstart_module, "REPLAYED", ("small", "chains"))
+    monkeypatch.setattr(quickstart_module, "_shipped", {"small": small, "chains": chains}.__getitem__)
+    code, out, _ = run("--db", str(tmp_path / "both.db"))
+    assert code == 0
+    assert "times as fast as without prefetch and programmatic launch" in out
+    plans = {name: Plan.load(tmp_path / f"{name}.plan.json").content for name in ("small", "chains")}
+    assert {name: [each.name for each in plan.operators] for name, plan in plans.items()} == {
+        "small": ["projection"],
+        "chains": ["prefetch"],
+    }
+
+
 def test_run_again_it_measures_nothing_twice(campaign: Path, tmp_path: Path) -> None:
     db = tmp_path / "small.db"
     first = run("--db", str(db))
@@ -214,7 +254,7 @@ def test_a_gpu_that_can_measure_gets_a_campaign_and_a_database_of_its_own(
     assert (tmp_path / "small-gpu.db").exists()
 
 
-@pytest.mark.parametrize("name", [quickstart_module.REPLAYED, quickstart_module.MEASURED])
+@pytest.mark.parametrize("name", [*quickstart_module.REPLAYED, quickstart_module.MEASURED])
 def test_shipped_campaigns_are_valid(name: str) -> None:
     campaign = parse_campaign(quickstart_module._shipped(name), source=name)
     assert campaign.workloads()
