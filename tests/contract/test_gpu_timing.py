@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,6 +230,9 @@ def _refused(bench: Any, diary: Diary, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.delattr(bench, "_ready")
     monkeypatch.setattr(bench, "_kernel", lambda *_: refuse)
+    # A torch that was built without a GPU has no memory pools.
+    memory = SimpleNamespace(used=nullcontext, close=lambda: None)
+    monkeypatch.setattr(gpu_timing, "Apart", lambda: memory)
     monkeypatch.setattr(gpu_timing.operator("faulty"), "inputs", lambda *_: Buffers(diary), raising=False)
 
 
