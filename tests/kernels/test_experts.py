@@ -212,8 +212,9 @@ class TestWorkloads:
     @pytest.mark.parametrize(
         ("change", "reason"),
         [
-            ({"k": 3600}, "k=3600 is impossible: it must be a multiple of 64"),
-            ({"width": 96}, "width=96 is impossible"),
+            ({"k": 3648}, "k=3648 is impossible: in mxfp4 it must be a multiple of 128"),
+            ({"width": 96}, "width=96 is impossible: in mxfp4 it must be a multiple of 64"),
+            ({"width": 704}, "width=704 is impossible: in mxfp4, beyond 512 it must be a multiple of 128"),
             ({"top": 33}, "top=33 is out of range: 1 to 32 of 896 experts"),
             ({"experts": 0}, "experts=0 is out of range"),
             ({"tokens": 65}, "tokens=65 is out of range: experts have 1 to 64 tokens"),
@@ -232,6 +233,22 @@ class TestWorkloads:
         assert EXPERTS.rotating_bytes(workload(1)) == 16 * one
         assert EXPERTS.rotating_bytes(EXPERTS.routed(workload(64), "same")) == 16 * one
         assert EXPERTS.rotating_bytes(EXPERTS.routed(workload(64), "balanced")) == 896 * one
+
+
+@pytest.mark.parametrize(
+    ("dtype", "k", "width", "tokens"),
+    [
+        ("mxfp4", 1024, 64, 1),
+        ("mxfp4", 2944, 192, 8),
+        ("mxfp4", 8576, 64, 17),
+        ("fp8", 7168, 256, 4),
+        ("bf16", 704, 704, 9),
+    ],
+)
+def test_slices_of_any_size_have_configs(dtype: str, k: int, width: int, tokens: int) -> None:
+    assert EXPERTS.space(
+        EXPERTS.workload({"experts": 8, "k": k, "top": 2, "width": width}, tokens, dtype), SM90
+    ).variants
 
 
 @settings(max_examples=5, deadline=None)

@@ -39,6 +39,7 @@ from megatune_kernels.experts.routing import NAMES
 from megatune_kernels.experts.routing import Coverage
 from megatune_kernels.experts.routing import check_routing
 from megatune_kernels.experts.routing import coverage
+from megatune_kernels.experts.space import MOST_UNROLL
 from megatune_kernels.experts.space import experts_space
 from megatune_kernels.experts.vllm_fused import VLLM_FUSED_MOE
 from megatune_kernels.models import Model
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 DIMS = ("experts", "k", "top", "width")
 SITU_DIMS = ("beta", "linear_beta")
 """Of SiTU; absent in SiLU."""
+PAIR_OF_TILES = 2 * TILE_K
+"""Whose scales are 4 bytes of a row of MXFP4, the least that is copied."""
 MOST_EXPERTS = 4096
 MOST_DIM = 1 << 16
 MOST_TOP = 32
@@ -87,10 +90,10 @@ class Experts(Operator):
         kernels do not have."""
         width = (model.moe_intermediate or 0) // parallel.tensor
         dtype = DTYPES.get(model.expert_dtype or "")
-        whole = SCALE_BLOCK if dtype == FP8 else TILE_K
         blocks = dtype != FP8 or model.quant_block == (SCALE_BLOCK, SCALE_BLOCK)
-        uneven = (model.moe_intermediate or 0) % (parallel.tensor * whole) or (model.latent or model.hidden) % whole
-        if dtype is None or model.activation not in ACTIVATIONS or not width or uneven or not blocks:
+        if dtype is None or model.activation not in ACTIVATIONS or not width or not blocks:
+            return []
+        if (model.moe_intermediate or 0) % parallel.tensor or _misfit(model.latent or model.hidden, width, dtype):
             return []
         dims = {
             "experts": model.experts,
@@ -114,10 +117,8 @@ class Experts(Operator):
         if not 1 <= top <= min(MOST_TOP, experts):
             raise MegatuneError(f"top={top} is out of range: 1 to {min(MOST_TOP, experts)} of {experts} experts")
         for name, size in (("k", k), ("width", width)):
-            if not TILE_K <= size <= MOST_DIM or size % TILE_K:
-                raise MegatuneError(
-                    f"{name}={size} is impossible: it must be a multiple of {TILE_K}, at most {MOST_DIM}"
-                )
+            if size > MOST_DIM:
+                raise MegatuneError(f"{name}={size} is impossible: it must be at most {MOST_DIM}")
         for name in SITU_DIMS:
             if not 1 <= dims.get(name, 1) <= MOST_DIM:
                 raise MegatuneError(f"{name}={dims[name]} is out of range: 1 to {MOST_DIM}; leave both out for SiLU")
@@ -125,10 +126,8 @@ class Experts(Operator):
             raise MegatuneError(f"tokens={tokens} is out of range: experts have 1 to {max(PADDED_TOKENS)} tokens")
         if dtype not in FORMATS:
             raise MegatuneError(f"dtype {dtype!r} is not supported by experts; allowed: {', '.join(FORMATS)}")
-        if dtype == FP8 and (k % SCALE_BLOCK or width % SCALE_BLOCK):
-            raise MegatuneError(
-                f"k={k}, width={width}: fp8 has scales of whole blocks, so both are multiples of {SCALE_BLOCK}"
-            )
+        if misfit := _misfit(k, width, dtype):
+            raise MegatuneError(misfit)
         if world != 1:
             raise MegatuneError(f"world={world} is impossible: experts run on one GPU, world 1")
         return Workload.of(self.name, dims, tokens, dtype=dtype, routing=DEFAULT)
@@ -208,7 +207,7 @@ class Experts(Operator):
         return Workspace(sum(workspace_bytes(workload).values()), WORKSPACE_ALIGNMENT)
 
     def cost(self, workload: Workload, config: Config) -> Cost:
-        """Weights of the distinct experts once, activations, and results of each route there and back."""
+        """Weights of the distinct experts once, activations, and the routing."""
         routes = workload.tokens * workload["top"]
         weights = round(self.coverage(workload).distinct * expert_bytes(workload))
         activations = 2 * BF16_BYTES * workload.tokens * workload["k"] + 2 * FP32_BYTES * routes
@@ -233,6 +232,20 @@ class Experts(Operator):
             vllm_fused.enqueue(workload, inputs, copy)
         else:
             inputs.torch_experts(copy)
+
+
+def _misfit(k: int, width: int, dtype: str) -> str:
+    """Why the kernels do not have slices of this latent and width, or nothing."""
+    for name, size in (("k", k), ("width", width)):
+        whole = SCALE_BLOCK if dtype == FP8 else PAIR_OF_TILES if dtype == MXFP4 and name == "k" else TILE_K
+        if size < whole or size % whole:
+            return f"{name}={size} is impossible: in {dtype} it must be a multiple of {whole}"
+    tiles = width // TILE_K
+    if dtype == MXFP4 and tiles % 2 and tiles > MOST_UNROLL:
+        # Scales of an odd number of tiles are copied with those of whole rows, which are one stage.
+        most = MOST_UNROLL * TILE_K
+        return f"width={width} is impossible: in {dtype}, beyond {most} it must be a multiple of {PAIR_OF_TILES}"
+    return ""
 
 
 def _streams(workload: Workload, config: Config) -> tuple[Stream, ...]:

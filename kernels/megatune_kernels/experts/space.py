@@ -32,6 +32,7 @@ MOST_PER_ROUTE = 16
 MOST_UNROLL = 8
 MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
+ROW_TILES = (1, 2, 4)
 LEAST_COPY = 4
 """Bytes of an asynchronous copy."""
 SHARED = ("group", "grid", "cache", "launches")
@@ -65,7 +66,9 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
     row_blocks = workload["k"] // TILE_ROWS
-    down_row_tiles = (1, 2, 4) if few else tuple(count for count in (1, 2, 4) if 2 * row_blocks >= count * sms)
+    whole_tiles = tuple(count for count in ROW_TILES if row_blocks % count == 0)
+    # Rather more blocks than half of the SMs.
+    down_row_tiles = tuple(count for count in whole_tiles if 2 * row_blocks >= sms * count) or whole_tiles[:1]
     parameters = (
         *(group if variant == GROUPED else ()),
         Parameter("launches", (1, 2), 2, "one, whose blocks wait for one another between w13 and w2, or two"),
@@ -76,7 +79,7 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         ),
         Parameter("up_resident", (1, 2), 1, "blocks for which an SM has registers"),
         Parameter("up_warps", warps, warps[-2:][0], "warps a block", changes_bits=True),
-        Parameter("up_row_tiles", (1, 2, 4), 2, "tiles of 16 rows of w13 a unit"),
+        Parameter("up_row_tiles", ROW_TILES, 2, "tiles of 16 rows of w13 a unit"),
         Parameter("up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True),
         Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
         Parameter("down_resident", (1, 2), 1, "blocks for which an SM has registers"),
@@ -87,16 +90,22 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
             "warps a block, which take experts",
             changes_bits=True,
         ),
-        Parameter("down_row_tiles", down_row_tiles, down_row_tiles[-2:][-1], "tiles of 16 rows of w2 a block"),
+        Parameter("down_row_tiles", down_row_tiles, down_row_tiles[-1], "tiles of 16 rows of w2 a block"),
         Parameter("down_k_unroll", whole[-2:], whole[-1], "tiles of 64 elements of K a stage"),
         Parameter("down_stages", (2, 3), 3, "stages of w2 in shared memory"),
     )
     rules = [
         Constraint(
             "launches",
-            "one launch has the same blocks for both matrices",
-            lambda p: p["launches"] == 2 or all(p[f"up_{name}"] == p[f"down_{name}"] for name in ("warps", "resident")),
-            frozenset(("launches", "up_warps", "up_resident", "down_warps", "down_resident")),
+            "one launch has the same blocks for both matrices, all there at once",
+            lambda p: (
+                p["launches"] == 2
+                or (
+                    (p["up_warps"], p["up_resident"]) == (p["down_warps"], p["down_resident"])
+                    and int(p["grid"]) <= int(p["up_resident"]) * sms
+                )
+            ),
+            frozenset(("launches", "grid", "up_warps", "up_resident", "down_warps", "down_resident")),
         ),
         *_constraints(workload, variant, UP, parameters, arch),
         *_constraints(workload, variant, DOWN, parameters, arch),
@@ -150,13 +159,8 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
         ),
         (
             "blocks",
-            "of w2 a block has the same rows of all experts, and all have to be there at once; of w13 no SM needs room "
-            "for a second block where none gets one",
-            lambda s: (
-                s.row_blocks <= s.grid and s.resident == -(-s.grid // SMS[arch.name])
-                if s.role == DOWN
-                else s.resident <= -(-s.grid // SMS[arch.name])
-            ),
+            "a block of w2 has the same rows of all experts, and no SM keeps room for a second block it never gets",
+            lambda s: (s.role == UP or s.row_blocks <= s.grid) and s.resident <= -(-s.grid // SMS[arch.name]),
         ),
         (
             "scales",
