@@ -519,6 +519,16 @@ class Launches:
             self.live += [(number, thread, told) for (number, thread, _), told in zip(lanes, results, strict=True)]
 
 
+class Leading(random.Random):
+    """Mostly goes on with who came on last: a warp is as far ahead of the others as they let it be."""
+
+    def randrange(self, start: int, stop: int | None = None, step: int = 1) -> int:
+        """Any of a range; of as many threads as there are, mostly the last."""
+        if stop is None and self.random() < 0.99:
+            return start - 1
+        return super().randrange(start, stop, step)
+
+
 LEAD = 3
 """Steps a thread without one that came further, after which a rank that leads lets others run."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ptx_machine import Launches
+from ptx_machine import Leading
 from ptx_machine import Memory
 from ptx_machine import kernel_of
 from ptx_machine import run
@@ -80,7 +81,12 @@ class Machine:
         blocks = BLOCKS if part == "up" else shape.grid[0]
         return Launches(kernel_of(ptx), blocks, shape.block[0], calls, shared_bytes=shape.shared_bytes)
 
-    def run(self, config: Config, codes: dict[str, str], seed: int) -> str:
+    def go_to(self, ids: list[list[int]]) -> None:
+        """Have the tokens go to other experts, whatever the activations."""
+        self.buffers._ids_choices[:] = torch.tensor(ids)
+        self.buffers._ids.copy_(torch.tensor(ids))
+
+    def run(self, config: Config, codes: dict[str, str], chance: random.Random) -> str:
         """Poison, launch both kernels and check."""
         self.buffers.poison()
         for name, tensor in self._tensors.items():
@@ -90,12 +96,14 @@ class Machine:
             self._memory.store_all(self._places[name], words.view(np.uint32))
         for part in EXPERTS.parts(self.workload, config):
             launches = self.launches(part.name, part.config, codes[part.name])
-            run(self._memory, [launches], random.Random(seed), MOST_STEPS)
+            run(self._memory, [launches], chance, MOST_STEPS)
         for name in ("y", "faults"):
             tensor = self._tensors[name]
             size = tensor.numel() * tensor.element_size()
             words = self._memory.load_all(self._places[name], -(-size // 4) * 4)
             tensor.copy_(torch.from_numpy(words.view(np.uint8)[:size].copy()).view(tensor.dtype).view(tensor.shape))
+        # Who counted arrivals left them as they were.
+        assert self.buffers._faults[1:].tolist() == [0, 0]
         return self.buffers.check()
 
 
@@ -149,9 +157,63 @@ def test_both_kernels_keep_to_the_bounds(
     codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
     machine = Machine(workload)
     # Normals; and where they make sums that are known bit by bit, those.
-    for seed in range(1 + (dtype == "mxfp4")):
-        assert machine.run(config, codes, seed) == ""
+    for chance in (random.Random(0), Leading(1))[: 1 + (dtype == "mxfp4")]:
+        assert machine.run(config, codes, chance) == ""
         machine.buffers.refresh()
+
+
+def test_experts_of_any_warp_have_the_tokens_of_any_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    dims = {"experts": 70, "k": 128, "top": 2, "width": 64}
+    workload = EXPERTS.workload(dims | SITU, 35, "mxfp4")
+    params = {"group": 32, "up_warps": 2, "up_k_unroll": 2, "up_row_tiles": 4, "up_split": "units", "down_warps": 2}
+    config = config_of(workload, "grouped", **params)
+    codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
+    machine = Machine(workload)
+    # Two experts a thread, those of the second warp from 64 on: one of them has more tokens than a group and a word.
+    machine.go_to([[1, 68] if token else [68, 69] for token in range(35)])
+    assert machine.run(config, codes, random.Random(0)) == ""
+
+
+@pytest.mark.parametrize(("variant", "launches"), [("per_route", 2), ("grouped", 1)])
+def test_what_is_no_route_is_told_and_left_out(variant: str, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = EXPERTS.workload({"experts": 3, "k": 128, "top": 2, "width": 64}, 2, "bf16")
+    params = {"up_warps": 1, "down_warps": 1, "up_k_unroll": 1, "up_row_tiles": 4, "launches": launches}
+    config = config_of(workload, variant, **params)
+    codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
+    machine = Machine(workload)
+    right = []
+    for first, told in (
+        (0, ""),
+        (3, "copy 0: id 0 of token 0 is 3: there are 3 experts"),
+        (-1, "copy 0: id 0 of token 0 is -1: there are 3 experts"),
+        *([(1, "a token goes to an expert twice")] if variant == "grouped" else []),
+    ):
+        machine.go_to([[first, 1], [2, 0]])
+        assert machine.run(config, codes, random.Random(0)) == told
+        right.append(machine.buffers._y[0, 1].tolist())
+    assert all(row == right[0] for row in right)
+
+
+def test_which_tokens_go_together_changes_the_order_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = EXPERTS.workload({"experts": 4, "k": 128, "top": 3, "width": 64}, 4, "bf16")
+    found = []
+    for group in (2, 4):
+        params = {"group": group, "up_warps": 2, "up_k_unroll": 1, "up_row_tiles": 4, "down_warps": 2}
+        config = config_of(workload, "grouped", **params)
+        parts = EXPERTS.parts(workload, config)
+        codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in parts}
+        machine = Machine(workload)
+        machine.go_to([[0, 1, 2]] * 4)
+        # All experts give the same, and the shares of two of them cancel.
+        for weights in (machine.buffers._w13.values, machine.buffers._w2.values):
+            weights[:] = weights[:, :1].clone()
+        machine.buffers._shares[:] = torch.tensor([2.0**30, 1, -(2.0**30)])
+        machine.run(config, codes, random.Random(0))
+        found.append(machine.buffers._y.clone())
+    assert found[0].isfinite().all()
+    assert not torch.equal(*found)
+    (parameter,) = [p for p in EXPERTS.space(workload, SM90).by_variant["grouped"].parameters if p.name == "group"]
+    assert parameter.changes_bits
 
 
 def test_interleaved_weights_are_those_of_the_checkpoint() -> None:

@@ -38,7 +38,8 @@ def take_routes(
     :param table: shared memory, [groups, 2] of expert and of place and count, then twice [routes], then words for
         warps.
     :param sorting: shared memory that is free until all threads have met again, as they have when this returns.
-    :param faults: a word that is raised where a route goes to no expert or a token twice to the same; 0: none.
+    :param faults: a word that is raised where a route goes to no expert or, where routes are sorted, a token twice to
+        the same; 0: none.
     :returns: how many groups there are.
     """
     thread, _, _ = cute.arch.thread_idx()

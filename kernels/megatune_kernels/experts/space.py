@@ -64,7 +64,9 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     warps = (1, 2, 4) if few else (4, 7, 8, 12, 14, 16)
     down_warps = (1, 2, 4) if few else (8, 12, 16)
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
-    group = (Parameter("group", (2, 4, 8, 16, 32), 8, "tokens of an expert that its weights serve at once"),)
+    # It decides which warp of ``down`` has a route, and so the order of a sum.
+    meaning = "tokens of an expert that its weights serve at once"
+    group = (Parameter("group", (2, 4, 8, 16, 32), 8, meaning, changes_bits=True),)
     row_blocks = workload["k"] // TILE_ROWS
     whole_tiles = tuple(count for count in ROW_TILES if row_blocks % count == 0)
     # Rather more blocks than half of the SMs.
