@@ -62,10 +62,8 @@ SCALE_BLOCK = 128
 LINE_LANES = 8
 """Neighbouring lanes that copy a line of 128 bytes."""
 L2 = "l2"
-L1 = "l1"
 EVICT_FIRST = "evict_first"
-CACHES = (L2, L1, EVICT_FIRST)
-"""Copies of weights past the L1, through it, or past it with the hint that the L2 need not keep them."""
+"""Copies of weights past the L1, as they are or with the hint that the L2 need not keep them."""
 LINE_BYTES = TILE_K * BF16_BYTES
 """Of a row of BF16 in a tile."""
 GROUP_BYTES = 8
@@ -106,11 +104,6 @@ class Copies:
     @property
     def copies_a_line(self) -> int:
         return -(-self.rows // self.rows_a_copy)
-
-    @property
-    def partial(self) -> bool:
-        """Whether some lanes have no row."""
-        return self.rows % self.rows_a_copy > 0
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from megatune_kernels.experts.device import weights_of_bytes
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import FP8
-from megatune_kernels.experts.geometry import L1
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import ROW_BYTES
 from megatune_kernels.experts.geometry import SCALE_BLOCK
@@ -65,7 +64,7 @@ def copy_weights(slot: Int32, source: Int64, policy: Int64, kernel: cutlass.Cons
             if cutlass.const_expr(kernel.cache == EVICT_FIRST):
                 copy_with_policy(place, address, policy)
             else:
-                copy_async(place, address, through_l1=kernel.cache == L1)
+                copy_async(place, address, through_l1=False)
 
 
 @cute.jit
