@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from ptx_machine import Memory
 from ptx_machine import kernel_of
 from ptx_machine import run
 
+from megatune_kernels.audit import ptx_statements
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
@@ -129,7 +131,7 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 128}
             "mxfp4",
             2,
             "per_route",
-            {"up_warps": 1, "down_warps": 1, "up_k_unroll": 4, "up_row_tiles": 1, "launches": 1},
+            {"up_warps": 2, "down_warps": 2, "up_k_unroll": 2, "up_row_tiles": 1, "launches": 1},
         ),
         # Warps that have units of their own.
         (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 4, "up_k_unroll": 2, "up_split": "units"}),
@@ -214,6 +216,45 @@ def test_which_tokens_go_together_changes_the_order_of_a_sum(monkeypatch: pytest
     assert not torch.equal(*found)
     (parameter,) = [p for p in EXPERTS.space(workload, SM90).by_variant["grouped"].parameters if p.name == "group"]
     assert parameter.changes_bits
+
+
+OPCODES = {
+    "griddepcontrol.wait": "w",
+    "griddepcontrol.launch_dependents": "d",
+    "ld.global": "l",
+    "ld.acquire.gpu": "q",
+    "cp.async.cg": "c",
+    "cp.async.ca": "a",
+    "st.global": "s",
+    "bar.sync": "b",
+    "fence.acq_rel.gpu": "f",
+    "atom.relaxed.gpu": "t",
+}
+"""Of BF16: weights go past the L1, and activations through it."""
+
+
+@pytest.mark.parametrize(
+    ("launches", "part", "order"),
+    [
+        # Nothing is read before the predecessor is done.
+        (2, "up", "wd[^w]+"),
+        # Weights are; activations are not, nor is anything written.
+        (2, "down", "d[^as]*c[^as]*w[^w]*a[^w]*s+"),
+        # All that a block stored is behind a fence before it is counted; what others stored is read by all threads
+        # after one has seen the count.
+        (1, "both", "wd[^wf]*s+bft[^as]*c[^as]*qts+b[^s]*a[^s]*s+"),
+    ],
+)
+def test_what_waits_for_other_kernels_and_blocks(
+    launches: int, part: str, order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine above sees every store at once, and runs kernels one after the other."""
+    workload = EXPERTS.workload(SMALL, 2, "bf16")
+    config = config_of(workload, "grouped", up_warps=2, down_warps=2, launches=launches)
+    (config,) = [each.config for each in EXPERTS.parts(workload, config) if each.name == part]
+    statements, _ = ptx_statements(compiled_ptx(workload, config, monkeypatch))
+    found = [letter for each in statements for start, letter in OPCODES.items() if each.startswith(start)]
+    assert re.fullmatch(order, "".join(found))
 
 
 def test_interleaved_weights_are_those_of_the_checkpoint() -> None:
