@@ -1,7 +1,7 @@
 """Both kernels of the experts: weights stream through the warps' own asynchronous copies. Imports the DSL.
 
 A unit is some rows of one expert with the tokens of one group. The stages of the units that a warp takes part in are
-one sequence, and copies run ahead in it across units, so that the memory never waits for an epilogue.
+one sequence, and copies run ahead in it across units, so that there is something on its way during an epilogue.
 
 In ``up`` the warps of a block divide K and meet once a unit, to add up their shares in one of two buffers in turns; or
 each has all of K of its own units, and they never meet. In ``down`` a block has the same rows of all experts: each warp
