@@ -15,6 +15,7 @@ from ptx_machine import kernel_of
 from ptx_machine import run
 
 from megatune_kernels.audit import ptx_statements
+from megatune_kernels.experts.geometry import FAULT_WORDS
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
@@ -71,10 +72,13 @@ class Machine:
             self._places[name] = at
             at += -(-tensor.numel() * tensor.element_size() // 256) * 256
         self._memory = Memory(at)
+        self.pulled: list[tuple[int, int]] = []
+        """Where what was asked for begins and how many bytes it has, since the last start."""
+        self._memory.prefetch = lambda address, size: self.pulled.append((address, size))
 
     def launches(self, part: str, config: Config, ptx: str) -> Launches:
         names = {
-            "up": ("x", "w13", "s13", "ids", "shares", "hidden", "faults"),
+            "up": ("x", "w13", "s13", "w2", "s2", "ids", "shares", "hidden", "faults"),
             "down": ("hidden", "w2", "s2", "ids", "shares", "y", "faults"),
             "both": ("x", "w13", "s13", "w2", "s2", "ids", "shares", "hidden", "y", "faults"),
         }[part]
@@ -91,6 +95,7 @@ class Machine:
     def run(self, config: Config, codes: dict[str, str], chance: random.Random) -> str:
         """Poison, launch both kernels and check."""
         self.buffers.poison()
+        self.pulled.clear()
         for name, tensor in self._tensors.items():
             raw = tensor.contiguous().flatten().view(torch.uint8).numpy()
             words = np.zeros(-(-len(raw) // 4) * 4, np.uint8)
@@ -105,7 +110,7 @@ class Machine:
             words = self._memory.load_all(self._places[name], -(-size // 4) * 4)
             tensor.copy_(torch.from_numpy(words.view(np.uint8)[:size].copy()).view(tensor.dtype).view(tensor.shape))
         # Who counted arrivals left them as they were.
-        assert self.buffers._faults[1:].tolist() == [0, 0]
+        assert self.buffers._faults[1:].tolist() == [0] * (FAULT_WORDS - 1)
         return self.buffers.check()
 
 
@@ -115,6 +120,21 @@ def config_of(workload: Workload, variant: str, **wanted: Any) -> Config:
     config = Config.of(variant, {**start.params, **wanted})
     assert not space.violations(config), space.violations(config)
     return config
+
+
+def pulled_experts(machine: Machine, matrix: str) -> dict[int, int]:
+    """Of a matrix, how often each byte of an expert was asked for, by expert; a part of one is an error."""
+    tensor = machine._tensors[matrix]
+    each = tensor[0, 0].numel() * tensor.element_size()
+    first = machine._places[matrix]
+    bytes_of: dict[int, int] = {}
+    for address, size in machine.pulled:
+        if first <= address < first + each * tensor.shape[1]:
+            expert = (address - first) // each
+            assert address + size <= first + (expert + 1) * each
+            bytes_of[expert] = bytes_of.get(expert, 0) + size
+    assert all(count % each == 0 for count in bytes_of.values())
+    return {expert: count // each for expert, count in bytes_of.items()}
 
 
 SMALL = {"experts": 4, "k": 256, "top": 2, "width": 64}
@@ -135,6 +155,31 @@ WIDE = {"experts": 3, "k": 256, "top": 1, "width": 128}
         ),
         # Warps that have units of their own.
         (SMALL | SITU, "mxfp4", 4, "grouped", {"group": 2, "up_warps": 4, "up_k_unroll": 2, "up_split": "units"}),
+        # Warps that take what units are left, while w2 is pulled into the L2, in one launch and in two.
+        (
+            SMALL | SITU,
+            "mxfp4",
+            4,
+            "grouped",
+            {"group": 2, "up_warps": 2, "up_k_unroll": 2, "up_stages": 2, "up_split": "units", "up_steals": True},
+        ),
+        (
+            SMALL | SITU,
+            "mxfp4",
+            3,
+            "per_route",
+            {
+                "up_warps": 2,
+                "down_warps": 2,
+                "up_k_unroll": 2,
+                "up_stages": 2,
+                "up_row_tiles": 1,
+                "launches": 1,
+                "up_split": "units",
+                "up_steals": True,
+                "up_depth_mib": 8,
+            },
+        ),
         (SMALL, "bf16", 9, "grouped", {"group": 8, "up_warps": 4, "up_k_unroll": 1, "cache": "evict_first"}),
         (WIDE, "fp8", 2, "grouped", {"group": 2, "up_warps": 1, "down_k_unroll": 2, "up_row_tiles": 1}),
         (
@@ -274,3 +319,28 @@ def test_interleaved_weights_are_those_of_the_checkpoint() -> None:
     magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
     expected = magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -2.0, 2.0)
     assert torch.equal(numbers, expected)
+
+
+@pytest.mark.parametrize("steals", [False, True])
+def test_what_down_reads_is_pulled_once_and_nothing_else(steals: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload = EXPERTS.workload({"experts": 5, "k": 256, "top": 2, "width": 64} | SITU, 4)
+    config = config_of(
+        workload,
+        "grouped",
+        group=2,
+        up_warps=2,
+        up_k_unroll=2,
+        up_stages=2,
+        up_split="units",
+        up_steals=steals,
+        up_depth_mib=8,
+    )
+    (up, _) = EXPERTS.parts(workload, config)
+    machine = Machine(workload)
+    # Expert 3 has two groups, expert 1 has nobody.
+    machine.go_to([[3, 0], [3, 2], [4, 3], [0, 2]])
+    codes = {part.name: compiled_ptx(part.workload, part.config, monkeypatch) for part in (up, _)}
+    assert machine.run(config, codes, random.Random(2)) == ""
+    wanted = dict.fromkeys((0, 2, 3, 4), 1)
+    assert pulled_experts(machine, "w2") == pulled_experts(machine, "s2") == wanted
+    assert len(machine.pulled) == 4 * 2

@@ -131,15 +131,15 @@ class ExpertBuffers:
     def _addresses(
         self, part: str, ids: torch.Tensor, shares: torch.Tensor, y: torch.Tensor, of: int
     ) -> tuple[int, ...]:
-        """x, weights, scales, ids, shares, what the part makes, and the word of faults; of both parts in one launch
-        both weights with their scales, and all that they make."""
+        """x, weights, scales, ids, shares, what the part makes, and the word of faults. All but ``down`` have both
+        weights with their scales, and both parts in one launch make both results."""
         routing = (ids.data_ptr(), shares.data_ptr())
         faults, hidden = self._faults.data_ptr(), self._hidden.data_ptr()
+        weights = (*self._w13.pointers(of), *self._w2.pointers(of))
         if part == BOTH:
-            weights = (*self._w13.pointers(of), *self._w2.pointers(of))
             return self._x.data_ptr(), *weights, *routing, hidden, y.data_ptr(), faults
         if part == UP:
-            return self._x.data_ptr(), *self._w13.pointers(of), *routing, hidden, faults
+            return self._x.data_ptr(), *weights, *routing, hidden, faults
         return hidden, *self._w2.pointers(of), *routing, y.data_ptr(), faults
 
     def windows(self, part: str, most_bytes: int | None = None) -> Windows | None:

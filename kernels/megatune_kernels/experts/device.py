@@ -111,6 +111,11 @@ def wait_for_count(address: Int64, count: Int32) -> None:
     inline_ptx("\n".join(lines), read_only_args=[address, count])
 
 
+def pull(address: Int64, size: int) -> None:
+    """Ask for bytes to be brought into the L2, a multiple of 16 of them."""
+    inline_ptx(f"cp.async.bulk.prefetch.L2.global [{{$r0}}], {size};", read_only_args=[address])
+
+
 def load_global(address: Int64) -> Int32:
     """Load a word that no other kernel writes meanwhile."""
     return inline_ptx("ld.global.b32 {$w0}, [{$r0}];", write_only_types=[Int32], read_only_args=[address])

@@ -68,8 +68,14 @@ LINE_BYTES = TILE_K * BF16_BYTES
 """Of a row of BF16 in a tile."""
 GROUP_BYTES = 8
 """Of an entry of the table of groups: an expert, and where its routes are among the sorted and how many."""
-FAULT_WORDS = 3
-"""The word of faults, and of one launch the counts of blocks that came to its middle and that went on."""
+FAULT_WORDS = 5
+"""The word of faults; of one launch the counts of blocks that came to its middle and that went on; and of warps that
+take what units are left, the counts of units taken and of blocks that are through."""
+ARRIVALS_WORD = 1
+TAKEN_WORD = 3
+MIB = 1 << 20
+PULL_BYTES = 8192
+"""Of one request for the L2."""
 WORKSPACE_ALIGNMENT = 256
 COUNT_BITS = 8
 SIDE_REGISTERS = 40
@@ -138,6 +144,10 @@ class Stream:
     """Blocks, which take units in turns."""
     cache: str
     """What holds weights on their way."""
+    steals: bool = False
+    """Whether warps of ``up`` take the next unit that is left, once they have had their first."""
+    depth_mib: int = 0
+    """MiB of the next matrix that ``up`` pulls into the L2 once routes are sorted."""
 
     @staticmethod
     def of(workload: Workload, variant: str, role: str, params: Params) -> Stream:
@@ -277,6 +287,22 @@ class Stream:
     def scale_halves(self) -> int:
         """Blocks of rows that a warp's rows are in, in FP8: in ``up``, one of the gate and one of the up projection."""
         return 2 if self.role == UP else 1
+
+    # What ``down`` reads of an expert, which ``up`` can pull into the L2.
+
+    @property
+    def next_bytes(self) -> int:
+        return self.k * (self.rows_out // TILE_K) * ROW_BYTES[self.weights]
+
+    @property
+    def next_scale_bytes(self) -> int:
+        """Of scales, which only in MXFP4 are worth it."""
+        return self.k * (self.rows_out // SCALE_GROUP) if self.weights == MXFP4 else 0
+
+    @property
+    def pulls(self) -> int:
+        """Requests for one expert."""
+        return -(-self.next_bytes // PULL_BYTES) + -(-self.next_scale_bytes // PULL_BYTES)
 
     # Shared memory.
 

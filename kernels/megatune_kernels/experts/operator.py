@@ -189,8 +189,13 @@ class Experts(Operator):
 
         kernels = [replace(kernel, grid=0) for kernel in _streams(workload, config)]
         both = len(kernels) > 1
-        launch = stream.launch_both if both else stream.launch
-        addresses = [Int64(0) for _ in range(10 if both else 7)]
+        role = BOTH if both else kernels[0].role
+        launch, pointers = {
+            UP: (stream.launch_up, 9),
+            DOWN: (stream.launch_down, 7),
+            BOTH: (stream.launch_both, 10),
+        }[role]
+        addresses = [Int64(0) for _ in range(pointers)]
         compiled = compile_for(arch, launch, *addresses, Int32(1), cute.runtime.make_fake_stream(), *kernels)
         return from_compiled(compiled, artifact_key(self, workload, config, arch), arch, polls=both)
 

@@ -33,6 +33,7 @@ MOST_UNROLL = 8
 MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
 ROW_TILES = (1, 2, 4)
+DEPTHS_MIB = (0, 8, 16, 32)
 LEAST_COPY = 4
 """Bytes of an asynchronous copy."""
 SHARED = ("group", "grid", "cache", "launches")
@@ -84,6 +85,8 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
         Parameter("up_row_tiles", ROW_TILES, 2, "tiles of 16 rows of w13 a unit"),
         Parameter("up_k_unroll", k_unrolls, k_unrolls[-2:][0], "tiles of 64 elements of K a stage", changes_bits=True),
         Parameter("up_stages", (2, 3, 4), 3, "stages of w13 in shared memory: copies in flight and the one in use"),
+        Parameter("up_steals", (False, True), False, "warps take the next unit that is left, instead of every so many"),
+        Parameter("up_depth_mib", DEPTHS_MIB, 0, "MiB of w2 that are pulled into the L2 once routes are sorted"),
         Parameter("down_resident", (1, 2), 1, "blocks for which an SM has registers"),
         Parameter(
             "down_warps",
@@ -163,6 +166,11 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
             "blocks",
             "a block of w2 has the same rows of all experts, and no SM keeps room for a second block it never gets",
             lambda s: (s.role == UP or s.row_blocks <= s.grid) and s.resident <= -(-s.grid // SMS[arch.name]),
+        ),
+        (
+            "steals",
+            "who asks for the next unit while it has one has units of its own, no shorter than what is on its way",
+            lambda s: not s.steals or (s.k_warps == 1 and s.steps >= s.stages),
         ),
         (
             "scales",

@@ -1,7 +1,7 @@
 """Both kernels of the experts: weights stream through the warps' own asynchronous copies. Imports the DSL.
 
-A unit is some rows of one expert with the tokens of one group. The stages of the units that a warp takes part in are
-one sequence, and copies run ahead in it across units, so that there is something on its way during an epilogue.
+The stages of the units that a warp takes part in are one sequence, and copies run ahead in it across units, so that
+there is something on its way during an epilogue.
 
 In ``up`` the warps of a block divide K and meet once a unit, to add up their shares in one of two buffers in turns; or
 each has all of K of its own units, and they never meet. In ``down`` a block has the same rows of all experts: each warp
@@ -22,7 +22,6 @@ from cutlass import cute
 
 from megatune_kernels.experts.device import count_arrivals
 from megatune_kernels.experts.device import evict_first
-from megatune_kernels.experts.device import load_shared2
 from megatune_kernels.experts.device import store_global
 from megatune_kernels.experts.device import wait_for_count
 from megatune_kernels.experts.epilogue import activate
@@ -31,10 +30,9 @@ from megatune_kernels.experts.epilogue import add_to_tokens
 from megatune_kernels.experts.epilogue import add_warps
 from megatune_kernels.experts.epilogue import clear
 from megatune_kernels.experts.epilogue import leave_partials
-from megatune_kernels.experts.geometry import COUNT_BITS
+from megatune_kernels.experts.geometry import ARRIVALS_WORD
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import FP8
-from megatune_kernels.experts.geometry import GROUP_BYTES
 from megatune_kernels.experts.geometry import MXFP4
 from megatune_kernels.experts.geometry import ROW_BYTES
 from megatune_kernels.experts.geometry import SCALES_A_TILE
@@ -49,6 +47,12 @@ from megatune_kernels.experts.stages import copy_tokens
 from megatune_kernels.experts.stages import copy_weights
 from megatune_kernels.experts.stages import find_tokens
 from megatune_kernels.experts.stages import multiply
+from megatune_kernels.experts.units import ask_for_unit
+from megatune_kernels.experts.units import dealt
+from megatune_kernels.experts.units import end_stealing
+from megatune_kernels.experts.units import group_at
+from megatune_kernels.experts.units import place
+from megatune_kernels.experts.units import pull_next
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
@@ -56,26 +60,6 @@ from megatune_kernels.projection.geometry import WARP
 
 WHOLE = 100
 """Percent of what the L1 and shared memory have together."""
-
-
-def _place(turn: Int32, block: Int32, blocks: Int32, warp: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32]:
-    """Which group a warp's unit of a turn is of, and which block of rows. In ``up`` the warps of a block have
-    neighbouring rows, mostly of one group, whose tokens the L1 then holds for all of them."""
-    if kernel.role == UP:
-        unit = (block + turn * blocks) * kernel.unit_warps + warp // kernel.k_warps
-        return unit // kernel.row_blocks, unit % kernel.row_blocks
-    return warp + turn * kernel.warps, block
-
-
-def _group(table: Int32, group: Int32, kernel: cutlass.Constexpr) -> tuple[Int32, Int32, Int32]:
-    """A group's expert, where in shared memory its routes are, and how many."""
-    expert, place = load_shared2(table + group * GROUP_BYTES)
-    order = table + Int32(kernel.order_at)
-    return (
-        Int32(expert),
-        order + (Int32(place) >> COUNT_BITS) * FP32_BYTES,
-        Int32(place) & Int32((1 << COUNT_BITS) - 1),
-    )
 
 
 def _sources(
@@ -119,16 +103,19 @@ def run(
     w: Int64,
     scales: Int64,
     out: Int64,
+    next_w: Int64,
+    next_scales: Int64,
     groups: Int32,
     tokens: Int32,
-    arrivals: Int64,
+    faults: Int64,
     meets: cutlass.Constexpr,
     kernel: cutlass.Constexpr,
 ) -> None:
-    """Take this block's units of one of the two matrices. Parameters as in ``_kernel``.
+    """Take this block's units of one of the two matrices. Parameters as in ``_up`` and ``_down``.
 
+    :param next_w: what ``up`` pulls into the L2, w2 and its scales.
     :param groups: how many there are in the table at the start of shared memory.
-    :param arrivals: counts the blocks that are through with ``up``, where that was in the same launch (``meets``).
+    :param meets: whether ``up`` was in the same launch, so that the blocks that are through with it are counted.
     """
     thread, _, _ = cute.arch.thread_idx()
     block, _, _ = cute.arch.block_idx()
@@ -140,22 +127,23 @@ def run(
     table = Int32(cute.arch.get_dyn_smem(Float32, alignment=128).toint())
     partials = table + Int32(kernel.table_bytes)
     all_stages = table + Int32(kernel.stages_at)
+    arrivals = faults + ARRIVALS_WORD * FP32_BYTES
     if cutlass.const_expr(meets):
         # Behind this all threads of the block have stored what they had to, and shared memory is free.
         cute.arch.sync_threads()
         if thread == Int32(0):
             cute.arch.fence_acq_rel_gpu()
             count_arrivals(arrivals)
-    turns = Int32(0)
-    if cutlass.const_expr(up):
-        units = groups * kernel.row_blocks
-        first = block * kernel.unit_warps + warp // kernel.k_warps
-        if first < units:
-            turns = (units - first - Int32(1)) // (blocks * kernel.unit_warps) + Int32(1)
-    else:
-        if (block < Int32(kernel.row_blocks)) & (warp < groups):
-            turns = (groups - warp - Int32(1)) // kernel.warps + Int32(1)
-    steps = turns * kernel.steps
+    first, stride, units = dealt(block, blocks, warp, groups, kernel)
+    # Stages that are known to be this warp's, and not multiplied yet.
+    left = Int32(0)
+    asked = Int32(0)
+    if first < units:
+        if cutlass.const_expr(kernel.steals):
+            left = Int32(kernel.steps)
+            asked = ask_for_unit(faults, lane)
+        else:
+            left = ((units - first - Int32(1)) // stride + Int32(1)) * kernel.steps
 
     weight_copies = kernel.weight_copies
     token_copies = kernel.token_copies
@@ -180,10 +168,10 @@ def run(
     sources = cute.make_rmem_tensor(token_copies.copies_a_line, Int32)
 
     for s in cutlass.range_constexpr(kernel.stages - 1):
-        if Int32(s) < steps:
+        if Int32(s) < left:
             slot = Int32(s * kernel.stage_bytes)
-            group, row_block = _place(Int32(s // kernel.steps), block, blocks, warp, kernel)
-            expert, _, _ = _group(table, group, kernel)
+            group, row_block = place(first + stride * (s // kernel.steps), block, kernel)
+            expert, _, _ = group_at(table, group, kernel)
             own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
             _fetch_weights(
                 own_weights,
@@ -198,6 +186,9 @@ def run(
                 lane,
                 kernel,
             )
+    if cutlass.const_expr(up and kernel.depth_mib > 0):
+        request = block * kernel.warps + warp
+        pull_next(next_w, next_scales, table, groups, request, blocks * kernel.warps, lane, kernel)
     if cutlass.const_expr(not up):
         own = partials + warp * (kernel.padded_tokens * kernel.pitch * FP32_BYTES)
         clear(own, lane, tokens, kernel)
@@ -213,9 +204,9 @@ def run(
     if cutlass.const_expr(not up and not meets):
         cute.arch.griddepcontrol_wait()
     for s in cutlass.range_constexpr(kernel.stages - 1):
-        if Int32(s) < steps:
-            group, _ = _place(Int32(s // kernel.steps), block, blocks, warp, kernel)
-            _, order, count = _group(table, group, kernel)
+        if Int32(s) < left:
+            group, _ = place(first + stride * (s // kernel.steps), block, kernel)
+            _, order, count = group_at(table, group, kernel)
             find_tokens(sources, column, order, count, kernel)
             at = (Int32(s % kernel.steps) * kernel.k_warps + k_warp) * kernel.k_unroll
             slot = token_slot + Int32(s * kernel.stage_bytes)
@@ -224,26 +215,26 @@ def run(
 
     # Of what is fetched next: looked up a step before it is needed, so that no warp waits for shared memory.
     ahead = Int32((kernel.stages - 1) * kernel.stage_bytes)
-    later_turn = Int32((kernel.stages - 1) // kernel.steps)
+    later = first + stride * ((kernel.stages - 1) // kernel.steps)
     later_stage = Int32((kernel.stages - 1) % kernel.steps)
     expert = Int32(0)
     row_block = Int32(0)
     own_weights = weight_source
     own_scales = scales
-    if later_turn < turns:
-        group, row_block = _place(later_turn, block, blocks, warp, kernel)
-        expert, order, count = _group(table, group, kernel)
+    if later < units:
+        group, row_block = place(later, block, kernel)
+        expert, order, count = group_at(table, group, kernel)
         own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
         find_tokens(sources, column, order, count, kernel)
-    turn = Int32(0)
+    unit = first
     stage = Int32(0)
     now = Int32(0)
     parity = Int32(0)
     turned = thread
-    for step in cutlass.range(0, steps):
+    while left > Int32(0):
         cute.arch.cp_async_wait_group(kernel.stages - 2)
         cute.arch.sync_warp()
-        if step + Int32(kernel.stages - 1) < steps:
+        if left > Int32(kernel.stages - 1):
             _fetch_weights(
                 own_weights,
                 own_scales,
@@ -265,10 +256,16 @@ def run(
         later_count = Int32(0)
         if later_stage == Int32(kernel.steps):
             later_stage = Int32(0)
-            later_turn = later_turn + Int32(1)
-            if later_turn < turns:
-                group, row_block = _place(later_turn, block, blocks, warp, kernel)
-                expert, later_order, later_count = _group(table, group, kernel)
+            if cutlass.const_expr(kernel.steals):
+                later = stride + cute.arch.shuffle_sync(asked, 0)
+                if later < units:
+                    left = left + Int32(kernel.steps)
+                    asked = ask_for_unit(faults, lane)
+            else:
+                later = later + stride
+            if later < units:
+                group, row_block = place(later, block, kernel)
+                expert, later_order, later_count = group_at(table, group, kernel)
                 own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
         multiply(sums, stages + now, lane, selector, kernel)
         if later_count > Int32(0):
@@ -279,8 +276,8 @@ def run(
             now = Int32(0)
         stage = stage + Int32(1)
         if stage == Int32(kernel.steps):
-            group, own_rows = _place(turn, block, blocks, warp, kernel)
-            _, order, count = _group(table, group, kernel)
+            group, own_rows = place(unit, block, kernel)
+            _, order, count = group_at(table, group, kernel)
             first_output = own_rows * kernel.outputs
             if cutlass.const_expr(not up):
                 add_to_tokens(sums, own, order, count, lane, kernel)
@@ -298,8 +295,12 @@ def run(
                 activate(sums, out, first_output, order, count, lane, kernel)
             sums.fill(0.0)
             stage = Int32(0)
-            turn = turn + Int32(1)
+            # Who steals is never more than one unit ahead.
+            unit = later if kernel.steals else unit + stride
+        left = left - Int32(1)
     cute.arch.cp_async_wait_group(0)
+    if cutlass.const_expr(kernel.steals):
+        end_stealing(faults, thread, blocks)
     if cutlass.const_expr(not up):
         cute.arch.sync_threads()
         if block < Int32(kernel.row_blocks):
@@ -324,29 +325,47 @@ def _begin(
 
 
 @cute.kernel
-def _kernel(
+def _up(
     x: Int64,
-    w: Int64,
-    scales: Int64,
+    w13: Int64,
+    scales13: Int64,
+    w2: Int64,
+    scales2: Int64,
     ids: Int64,
     shares: Int64,
-    out: Int64,
+    hidden: Int64,
     faults: Int64,
     tokens: Int32,
     kernel: cutlass.Constexpr,
 ) -> None:
-    """``up``: x [tokens, k], w13, out = hidden [routes, width]. ``down``: x = hidden, w2, out [tokens, latent].
+    """x [tokens, k], hidden [routes, width] in BF16; ids [tokens, top] in INT32, shares [tokens, top] in FP32; scales
+    [experts, rows, k / 32] in bytes, or [experts, rows / 128, k / 128] in FP32.
 
-    ids [tokens, top] in INT32, shares [tokens, top] in FP32; scales [experts, rows, k / 32] in bytes, or
-    [experts, rows / 128, k / 128] in FP32.
+    :param w2: not read, but pulled into the L2.
     """
-    up = kernel.role == UP
-    if cutlass.const_expr(up):
-        cute.arch.griddepcontrol_wait()
+    cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
-    # In ``down`` the routing is older than the predecessor, which waited for it before it let this kernel start.
-    groups = _begin(ids, shares, faults, tokens, up, kernel)
-    run(x, w, scales, out, groups, tokens, Int64(0), False, kernel)
+    groups = _begin(ids, shares, faults, tokens, True, kernel)
+    run(x, w13, scales13, hidden, w2, scales2, groups, tokens, faults, False, kernel)
+
+
+@cute.kernel
+def _down(
+    hidden: Int64,
+    w2: Int64,
+    scales2: Int64,
+    ids: Int64,
+    shares: Int64,
+    y: Int64,
+    faults: Int64,
+    tokens: Int32,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """y [tokens, latent] in BF16; the others as in ``_up``."""
+    cute.arch.griddepcontrol_launch_dependents()
+    # The routing is older than the predecessor, which waited for it before it let this kernel start.
+    groups = _begin(ids, shares, faults, tokens, False, kernel)
+    run(hidden, w2, scales2, y, Int64(0), Int64(0), groups, tokens, faults, False, kernel)
 
 
 @cute.kernel
@@ -367,31 +386,58 @@ def _both(
 ) -> None:
     """The same in one launch, whose blocks wait for one another between the two.
 
-    :param faults: the word of faults, then the counts of who is through with ``up`` and who went on to ``down``.
+    :param faults: the word of faults, then counts (``geometry.FAULT_WORDS``).
     """
     cute.arch.griddepcontrol_wait()
     cute.arch.griddepcontrol_launch_dependents()
-    arrivals = faults + FP32_BYTES
     groups = _begin(ids, shares, faults, tokens, True, up)
-    run(x, w13, scales13, hidden, groups, tokens, arrivals, False, up)
-    run(hidden, w2, scales2, y, groups, tokens, arrivals, True, down)
+    run(x, w13, scales13, hidden, w2, scales2, groups, tokens, faults, False, up)
+    run(hidden, w2, scales2, y, Int64(0), Int64(0), groups, tokens, faults, True, down)
 
 
 @cute.jit
-def launch(
+def launch_up(
     x: Int64,
-    w: Int64,
-    scales: Int64,
+    w13: Int64,
+    scales13: Int64,
+    w2: Int64,
+    scales2: Int64,
     ids: Int64,
     shares: Int64,
-    out: Int64,
+    hidden: Int64,
     faults: Int64,
     tokens: Int32,
     stream: Any,
     kernel: cutlass.Constexpr,
 ) -> None:
     """What is compiled; runners launch the cubin themselves."""
-    _kernel(x, w, scales, ids, shares, out, faults, tokens, kernel).launch(
+    _up(x, w13, scales13, w2, scales2, ids, shares, hidden, faults, tokens, kernel).launch(
+        grid=[1, 1, 1],
+        block=[kernel.threads, 1, 1],
+        smem=kernel.shared_bytes,
+        stream=stream,
+        use_pdl=True,
+        min_blocks_per_mp=kernel.resident,
+        # Else the DSL asks a GPU how much there is, which need not be here.
+        preferred_smem_carveout=WHOLE,
+    )
+
+
+@cute.jit
+def launch_down(
+    hidden: Int64,
+    w2: Int64,
+    scales2: Int64,
+    ids: Int64,
+    shares: Int64,
+    y: Int64,
+    faults: Int64,
+    tokens: Int32,
+    stream: Any,
+    kernel: cutlass.Constexpr,
+) -> None:
+    """What is compiled; runners launch the cubin themselves."""
+    _down(hidden, w2, scales2, ids, shares, y, faults, tokens, kernel).launch(
         grid=[1, 1, 1],
         block=[kernel.threads, 1, 1],
         smem=kernel.shared_bytes,
