@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 from typing import Any
@@ -16,6 +17,7 @@ from ptx_machine import run
 
 from megatune_kernels.audit import ptx_statements
 from megatune_kernels.experts.geometry import FAULT_WORDS
+from megatune_kernels.experts.geometry import ROW_BYTES
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
@@ -56,10 +58,10 @@ class Machine:
         held = self.buffers
         self._tensors = {
             "x": held._x,
-            "w13": held._w13.values,
-            "s13": held._w13.scales,
-            "w2": held._w2.values,
-            "s2": held._w2.scales,
+            "w13": held._w13.packed,
+            "s13": held._w13.packed_scales,
+            "w2": held._w2.packed,
+            "s2": held._w2.packed_scales,
             "ids": held._ids,
             "shares": held._shares,
             "y": held._y,
@@ -125,7 +127,7 @@ def config_of(workload: Workload, variant: str, **wanted: Any) -> Config:
 def pulled_experts(machine: Machine, matrix: str) -> dict[int, int]:
     """Of a matrix, how often each byte of an expert was asked for, by expert; a part of one is an error."""
     tensor = machine._tensors[matrix]
-    each = tensor[0, 0].numel() * tensor.element_size()
+    each = tensor[0, 0].numel()
     first = machine._places[matrix]
     bytes_of: dict[int, int] = {}
     for address, size in machine.pulled:
@@ -252,7 +254,7 @@ def test_which_tokens_go_together_changes_the_order_of_a_sum(monkeypatch: pytest
         machine = Machine(workload)
         machine.go_to([[0, 1, 2]] * 4)
         # All experts give the same, and the shares of two of them cancel.
-        for weights in (machine.buffers._w13.values, machine.buffers._w2.values):
+        for weights in (machine.buffers._w13.packed, machine.buffers._w2.packed):
             weights[:] = weights[:, :1].clone()
         machine.buffers._shares[:] = torch.tensor([2.0**30, 1, -(2.0**30)])
         machine.run(config, codes, random.Random(0))
@@ -308,17 +310,45 @@ def test_interleaved_weights_are_those_of_the_checkpoint() -> None:
     from megatune_kernels.experts.weights import interleaved
 
     # All pairs of codes at every place, in the order of checkpoints: the even element in the lower half of a byte.
-    stored = torch.arange(256, dtype=torch.uint8).repeat(3, 5)[:, :1024]
+    stored = torch.arange(256, dtype=torch.uint8).repeat(16, 5)[:, :1024]
     codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)
     taken = interleaved(stored)
     assert taken.shape == stored.shape
     assert not torch.equal(taken, stored)
     assert torch.equal(codes_of(taken), codes.to(torch.int32))
-    scales = torch.full((1, 3, 2048 // 32), 128, dtype=torch.uint8)
-    numbers = Weights(taken[None], scales).as_numbers(0, slice(None), torch.float64)
+    scales = torch.full((1, 16, 2048 // 32), 128, dtype=torch.uint8)
+    numbers = Weights.of("mxfp4", taken[None], scales, gated=False).as_numbers(0, slice(None), torch.float64)
     magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
     expected = magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -2.0, 2.0)
     assert torch.equal(numbers, expected)
+
+
+@pytest.mark.parametrize("dtype", ["mxfp4", "fp8", "bf16"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_packed_weights_are_where_lanes_look_for_them(dtype: str, gated: bool) -> None:
+    from megatune_kernels.experts.weights import packed
+    from megatune_kernels.experts.weights import packed_scales
+
+    rows, tiles, row_bytes = 32, 3, ROW_BYTES[dtype]
+    values = torch.randint(0, 256, (2, rows, tiles * row_bytes), dtype=torch.uint8)
+    scales = torch.randint(0, 256, (2, rows, tiles * 2), dtype=torch.uint8)
+    found, found_scales = packed(values, dtype, gated=gated), packed_scales(scales, gated=gated)
+    assert found.shape == (2, rows * tiles * row_bytes)
+    lane_bytes = row_bytes // 4
+    for row_tile, tile, lane in itertools.product(range(rows // 16), range(tiles), range(32)):
+        row, quarter = lane // 4, lane % 4
+        own = (
+            (8 * row_tile + row, rows // 2 + 8 * row_tile + row)
+            if gated
+            else (16 * row_tile + row, 16 * row_tile + row + 8)
+        )
+        first = tile * row_bytes + quarter * lane_bytes
+        expected = torch.cat([values[1, each, first : first + lane_bytes] for each in own])
+        at = (row_tile * tiles + tile) * 16 * row_bytes + lane * 16
+        pieces = [found[1, at + piece * 512 : at + piece * 512 + 16] for piece in range(row_bytes // 32)]
+        assert torch.equal(torch.cat(pieces), expected)
+        at = (row_tile * tiles + tile) * 32 + (2 * row + quarter // 2) * 2
+        assert found_scales[1, at : at + 2].tolist() == [int(scales[1, each, 2 * tile + quarter // 2]) for each in own]
 
 
 @pytest.mark.parametrize("steals", [False, True])

@@ -77,8 +77,8 @@ class ExpertBuffers:
         ]
         self._window_ids = torch.from_numpy(np.stack(others)).to(device)
         sets = 1 + max(self._sets_of_weights)
-        self._w13 = Weights.drawn(workload.dtype, sets, experts, 2 * width, k, random, device)
-        self._w2 = Weights.drawn(workload.dtype, sets, experts, k, width, random, device)
+        self._w13 = Weights.drawn(workload.dtype, sets, experts, 2 * width, k, random, device, gated=True)
+        self._w2 = Weights.drawn(workload.dtype, sets, experts, k, width, random, device, gated=False)
         ids = torch.from_numpy(drawn).to(device)
         self._ids_choices = torch.stack([ids, ids.roll(1, dims=1)])
         shares = torch.rand(copies, tokens, top, generator=random, device=device) + 0.1

@@ -156,12 +156,9 @@ def weights_of_bytes(word: Uint32) -> list[Uint32]:
     return [_times_2_to_120(low), _times_2_to_120(high)]
 
 
-def scale_pair(scales: Uint32, selector: Any) -> Uint32:
-    """Twice the BF16 that a magnitude is multiplied by, of one of the E8M0 of a word.
-
-    :param selector: of ``permute``: that byte, and three that are zero.
-    """
-    scale = permute(scales, Uint32(0), selector)
+def scale_pair(scales: Uint32, which: int) -> Uint32:
+    """Twice the BF16 that a magnitude is multiplied by, of the E8M0 in one of the bytes of a word."""
+    scale = permute(scales, Uint32(0), 0x4440 + which)
     return scale * Uint32(0x10001 << 7) + Uint32(0x10001 * FIELD_OFFSET << 7)
 
 

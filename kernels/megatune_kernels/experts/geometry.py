@@ -8,10 +8,15 @@ the next. In ``up`` the warps of a block divide K of a unit, or each has units o
 same rows of all experts, and its warps take the groups: so each block adds up its rows of all tokens by itself, in one
 order.
 
-A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. Within a tile, lane c of a quad has
-elements 16c to 16c+15 of each of its rows, in four m16n8k16 instructions, so that what it needs is contiguous in
-memory whatever the format. In ``up`` a tile of 16 rows is 8 of the gate and the 8 of the up projection that belong to
-them: a lane holds both halves of an activation.
+A warp walks its share of K in stages of ``k_unroll`` tiles of 64 elements. A tile is 16 rows of them; in ``up`` 8 of
+the gate and the 8 of the up projection that belong to them, so that a lane holds both halves of an activation. Lane c
+of a quad has elements 16c to 16c+15 of two rows, in four m16n8k16 instructions.
+
+Weights are packed once, when a model is loaded: tiles [experts, tiles of rows, tiles of K], each as pieces of 16 bytes
+of its 32 lanes, so that a stage of a tile of rows is one run of memory, a copy is 512 neighbouring bytes, and what a
+lane multiplies is its own pieces. A lane's pieces are those of its upper row, then those of its lower one; in MXFP4 8
+bytes of each are one piece. Scales of MXFP4 are in tiles as well: for each row of the upper 8 and each half of the
+tile's K, the byte of that row and the one of the row 8 further down.
 
 ``Stream`` is also what a kernel is specialised for: two workloads that give equal values share an artifact.
 """
@@ -56,11 +61,10 @@ SCALE_GROUP = 32
 PAIR_BITS = ((6, 7, 8, 15), (3, 4, 5, 12), (0, 1, 2, 9), (13, 14, 10, 11))
 """Of MXFP4, where a word of 8 neighbouring elements has the bits of each pair: mantissa, exponent and sign of the even
 element; those of the odd one are 16 bits higher."""
-SCALES_A_TILE = TILE_K // SCALE_GROUP
+SCALE_TILE_BYTES = TILE_ROWS * (TILE_K // SCALE_GROUP)
+"""Of a tile's scales in MXFP4, one byte each."""
 SCALE_BLOCK = 128
 """Rows, and elements along K, that share a scale in FP32, in FP8."""
-LINE_LANES = 8
-"""Neighbouring lanes that copy a line of 128 bytes."""
 L2 = "l2"
 EVICT_FIRST = "evict_first"
 """Copies of weights past the L1, as they are or with the hint that the L2 need not keep them."""
@@ -89,7 +93,7 @@ def power_of_two_in(count: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Copies:
-    """How a warp's lanes are dealt the 16-byte pieces of a stage of some rows: a copy is one instruction.
+    """How a warp's lanes are dealt the 16-byte pieces of a stage of some tokens: a copy is one instruction.
 
     A lane's piece and row in copy (line, j) are its own plus a constant, so that addresses are, too.
     """
@@ -233,32 +237,34 @@ class Stream:
     def most_groups(self) -> int:
         return self.most_routes
 
-    def source_row(self, row: Any) -> Any:
-        """Where the row of a warp's tiles lies, in rows from its first; in ``up`` those of the up projection lie
-        ``rows_out`` further on, which is added to 8 of 16."""
-        if self.role == DOWN:
-            return row
-        return row // TILE_ROWS * 8 + row % 8 + (row // 8 % 2) * self.rows_out
-
     # Memory.
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of a row of weights."""
-        return self.tiles_of_k * ROW_BYTES[self.weights]
+    def tile_bytes(self) -> int:
+        """Bytes of a tile of weights."""
+        return TILE_ROWS * ROW_BYTES[self.weights]
+
+    @property
+    def pieces(self) -> int:
+        """Of a lane in a tile, 16 bytes each."""
+        return self.tile_bytes // (WARP * COPY_BYTES)
+
+    @property
+    def row_tile_bytes(self) -> int:
+        """Bytes of 16 rows of weights."""
+        return self.tiles_of_k * self.tile_bytes
+
+    @property
+    def scale_row_tile_bytes(self) -> int:
+        return self.tiles_of_k * SCALE_TILE_BYTES if self.weights == MXFP4 else 0
 
     @property
     def rows_an_expert(self) -> int:
         return self.rows_out * (2 if self.role == UP else 1)
 
     @property
-    def scale_row_bytes(self) -> int:
-        return self.k // SCALE_GROUP if self.weights == MXFP4 else 0
-
-    @property
-    def weight_copies(self) -> Copies:
-        pieces = self.k_unroll * ROW_BYTES[self.weights] // COPY_BYTES
-        return Copies(self.rows, pieces, power_of_two_in(pieces, LINE_LANES))
+    def row_tiles_an_expert(self) -> int:
+        return self.rows_an_expert // TILE_ROWS
 
     @property
     def token_copies(self) -> Copies:
@@ -267,21 +273,9 @@ class Stream:
         return Copies(self.group, pieces, power_of_two_in(pieces, WARP))
 
     @property
-    def whole_rows(self) -> bool:
-        """Whether a stage has all of its rows, one behind the other in memory."""
-        return self.role == DOWN and self.steps == 1 and self.k_warps == 1
-
-    @property
-    def scale_bytes(self) -> int:
-        """Bytes of a row's scales in a stage."""
-        return self.k_unroll * SCALES_A_TILE if self.weights == MXFP4 else 0
-
-    @property
-    def scale_piece(self) -> int:
-        """Bytes of one asynchronous copy of scales: 4, 8 or 16; less where rows are not aligned to any."""
-        if self.whole_rows:
-            return power_of_two_in(self.rows * self.scale_bytes, COPY_BYTES)
-        return min(power_of_two_in(self.scale_bytes, COPY_BYTES), power_of_two_in(self.scale_row_bytes, COPY_BYTES))
+    def scale_pieces(self) -> int:
+        """Of the scales of a tile of rows in a stage, 16 bytes each."""
+        return self.k_unroll * SCALE_TILE_BYTES // COPY_BYTES if self.weights == MXFP4 else 0
 
     @property
     def scale_halves(self) -> int:
@@ -307,40 +301,31 @@ class Stream:
     # Shared memory.
 
     @property
-    def weight_tile_bytes(self) -> int:
-        """Bytes of a tile of 64 elements of a warp's rows, padded so that lanes that copy a line of one row do not meet
-        in a bank."""
-        if self.weights == BF16:
-            return self.rows // TILE_TOKENS * 2 * plane_pitch(TILE_TOKENS)
-        size = ROW_BYTES[self.weights]
-        lanes = self.weight_copies.lanes_a_row
-        return self.rows * size + (LINE_LANES // lanes * size if lanes * COPY_BYTES > size else 0)
-
-    @property
     def token_tile_bytes(self) -> int:
         return self.token_tiles * 2 * plane_pitch(self.columns)
 
     @property
     def weight_stage_bytes(self) -> int:
-        return self.k_unroll * self.weight_tile_bytes
+        return self.row_tiles * self.k_unroll * self.tile_bytes
 
     @property
     def scale_stage_bytes(self) -> int:
-        size = self.k_unroll * self.scale_halves * FP32_BYTES if self.weights == FP8 else self.rows * self.scale_bytes
-        return -(-size // COPY_BYTES) * COPY_BYTES
+        if self.weights == FP8:
+            return -(-self.k_unroll * self.scale_halves * FP32_BYTES // COPY_BYTES) * COPY_BYTES
+        return self.row_tiles * self.scale_pieces * COPY_BYTES
 
     @property
     def stage_bytes(self) -> int:
         """A warp's weights, then its scales, then the activations."""
         return self.weight_stage_bytes + self.scale_stage_bytes + self.k_unroll * self.token_tile_bytes
 
-    def weight_place(self, row: Any, piece: Any) -> Any:
-        """Where in a stage 16 bytes of a row lie."""
-        if self.weights == BF16:
-            return row_place(row, TILE_TOKENS) + piece_place(piece, self.weight_tile_bytes, TILE_TOKENS)
-        size = ROW_BYTES[self.weights]
-        pieces = size // COPY_BYTES
-        return piece // pieces * self.weight_tile_bytes + row * size + piece % pieces * COPY_BYTES
+    def weight_place(self, row_tile: int, tile: int, piece: int) -> int:
+        """Where in a stage the pieces of all lanes lie, one behind the other."""
+        return ((row_tile * self.k_unroll + tile) * self.pieces + piece) * WARP * COPY_BYTES
+
+    def scale_place(self, row_tile: int, tile: int) -> int:
+        """Where behind the weights of a stage a tile's scales lie, in MXFP4."""
+        return (row_tile * self.k_unroll + tile) * SCALE_TILE_BYTES
 
     def token_place(self, column: Any, piece: Any) -> Any:
         """Where behind weights and scales 16 bytes of a token lie."""

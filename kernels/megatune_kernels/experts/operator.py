@@ -39,7 +39,6 @@ from megatune_kernels.experts.routing import NAMES
 from megatune_kernels.experts.routing import Coverage
 from megatune_kernels.experts.routing import check_routing
 from megatune_kernels.experts.routing import coverage
-from megatune_kernels.experts.space import MOST_UNROLL
 from megatune_kernels.experts.space import experts_space
 from megatune_kernels.experts.vllm_fused import VLLM_FUSED_MOE
 from megatune_kernels.models import Model
@@ -65,8 +64,6 @@ if TYPE_CHECKING:
 DIMS = ("experts", "k", "top", "width")
 SITU_DIMS = ("beta", "linear_beta")
 """Of SiTU; absent in SiLU."""
-PAIR_OF_TILES = 2 * TILE_K
-"""Whose scales are 4 bytes of a row of MXFP4, the least that is copied."""
 MOST_EXPERTS = 4096
 MOST_DIM = 1 << 16
 MOST_TOP = 32
@@ -241,15 +238,10 @@ class Experts(Operator):
 
 def _misfit(k: int, width: int, dtype: str) -> str:
     """Why the kernels do not have slices of this latent and width, or nothing."""
+    whole = SCALE_BLOCK if dtype == FP8 else TILE_K
     for name, size in (("k", k), ("width", width)):
-        whole = SCALE_BLOCK if dtype == FP8 else PAIR_OF_TILES if dtype == MXFP4 and name == "k" else TILE_K
         if size < whole or size % whole:
             return f"{name}={size} is impossible: in {dtype} it must be a multiple of {whole}"
-    tiles = width // TILE_K
-    if dtype == MXFP4 and tiles % 2 and tiles > MOST_UNROLL:
-        # Scales of an odd number of tiles are copied with those of whole rows, which are one stage.
-        most = MOST_UNROLL * TILE_K
-        return f"width={width} is impossible: in {dtype}, beyond {most} it must be a multiple of {PAIR_OF_TILES}"
     return ""
 
 

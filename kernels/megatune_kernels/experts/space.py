@@ -34,8 +34,6 @@ MANY_TILES = 16
 """Tiles of K from which on there is work for four warps and more."""
 ROW_TILES = (1, 2, 4)
 DEPTHS_MIB = (0, 8, 16, 32)
-LEAST_COPY = 4
-"""Bytes of an asynchronous copy."""
 SHARED = ("group", "grid", "cache", "launches")
 """Parameters of both kernels on which rules depend."""
 RESERVED = 1024
@@ -57,14 +55,14 @@ def _variant(workload: Workload, variant: str, arch: Architecture) -> VariantSpa
     sms = SMS[arch.name]
     tiles = workload["width"] // TILE_K
     divisors = [tiles // parts for parts in range(1, tiles + 1) if tiles % parts == 0]
-    # Of MXFP4, scales of a stage are copied 4 bytes at a time, or those of whole rows together.
-    usable = [size for size in divisors if workload.dtype != MXFP4 or size == tiles or size % 2 == 0]
-    whole = tuple(sorted(size for size in usable if size <= MOST_UNROLL))
+    whole = tuple(sorted(size for size in divisors if size <= MOST_UNROLL))
     parts_of_k = workload["k"] // TILE_K
     few = parts_of_k < MANY_TILES
     warps = (1, 2, 4) if few else (4, 7, 8, 12, 14, 16)
     down_warps = (1, 2, 4) if few else (8, 12, 16)
+    # Less than a kilobyte on its way would be little for a copy.
     k_unrolls = tuple(size for size in (1, 2, 4, 8) if parts_of_k % size == 0 and (workload.dtype != MXFP4 or size > 1))
+    k_unrolls = k_unrolls or (1,)
     # It decides which warp of ``down`` has a route, and so the order of a sum.
     meaning = "tokens of an expert that its weights serve at once"
     group = (Parameter("group", (2, 4, 8, 16, 32), 8, meaning, changes_bits=True),)
@@ -171,11 +169,6 @@ def _rules(arch: Architecture) -> tuple[tuple[str, str, Callable[[Stream], bool]
             "steals",
             "who asks for the next unit while it has one has units of its own, no shorter than what is on its way",
             lambda s: not s.steals or (s.k_warps == 1 and s.steps >= s.stages),
-        ),
-        (
-            "scales",
-            "scales are copied 4 bytes at a time or more",
-            lambda s: s.weights != MXFP4 or s.scale_piece >= LEAST_COPY,
         ),
         (
             "shared_memory",

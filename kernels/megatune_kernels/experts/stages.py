@@ -6,8 +6,6 @@ where both agree.
 
 from __future__ import annotations
 
-from typing import Any
-
 import cutlass
 from cutlass import Float32
 from cutlass import Int32
@@ -18,7 +16,6 @@ from cutlass import cute
 from megatune_kernels.experts.device import copy_bytes
 from megatune_kernels.experts.device import copy_with_policy
 from megatune_kernels.experts.device import load_half
-from megatune_kernels.experts.device import load_shared2
 from megatune_kernels.experts.device import load_word
 from megatune_kernels.experts.device import paired
 from megatune_kernels.experts.device import scale_pair
@@ -27,14 +24,10 @@ from megatune_kernels.experts.device import weights_of_bytes
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import FP8
-from megatune_kernels.experts.geometry import MXFP4
-from megatune_kernels.experts.geometry import ROW_BYTES
 from megatune_kernels.experts.geometry import SCALE_BLOCK
-from megatune_kernels.experts.geometry import SCALES_A_TILE
 from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import plane_pitch
-from megatune_kernels.experts.geometry import row_place
 from megatune_kernels.projection.device import copy_async
 from megatune_kernels.projection.device import load_shared
 from megatune_kernels.projection.device import load_shared4
@@ -42,25 +35,20 @@ from megatune_kernels.projection.device import mma_16x8x16
 from megatune_kernels.projection.geometry import BF16_BYTES
 from megatune_kernels.projection.geometry import COPY_BYTES
 from megatune_kernels.projection.geometry import FP32_BYTES
-from megatune_kernels.projection.geometry import TILE_ROWS
-from megatune_kernels.projection.geometry import TILE_TOKENS
 from megatune_kernels.projection.geometry import WARP
 
 
 @cute.jit
 def copy_weights(slot: Int32, source: Int64, policy: Int64, kernel: cutlass.Constexpr) -> None:
-    """Copy a stage of this warp's rows.
+    """Copy a stage of this warp's tiles of rows.
 
     :param slot: where this lane's first piece goes.
     :param source: where it comes from.
     """
-    copies = kernel.weight_copies
-    for line in cutlass.range_constexpr(copies.lines):
-        piece = line * copies.lanes_a_row
-        for j in cutlass.range_constexpr(copies.copies_a_line):
-            row = j * copies.rows_a_copy
-            place = slot + Int32(kernel.weight_place(row, piece))
-            address = source + Int64(kernel.source_row(row) * kernel.row_bytes + piece * COPY_BYTES)
+    for i in cutlass.range_constexpr(kernel.row_tiles):
+        for n in cutlass.range_constexpr(kernel.k_unroll * kernel.pieces):
+            place = slot + Int32(kernel.weight_place(i, 0, n))
+            address = source + Int64(i * kernel.row_tile_bytes + n * WARP * COPY_BYTES)
             if cutlass.const_expr(kernel.cache == EVICT_FIRST):
                 copy_with_policy(place, address, policy)
             else:
@@ -69,27 +57,18 @@ def copy_weights(slot: Int32, source: Int64, policy: Int64, kernel: cutlass.Cons
 
 @cute.jit
 def copy_scales(slot: Int32, source: Int64, lane: Int32, kernel: cutlass.Constexpr) -> None:
-    """Copy the scales of a stage.
+    """Copy the scales of a stage, in MXFP4.
 
     :param slot: where those of the stage begin.
-    :param source: where those of the warp's first row do.
+    :param source: where those of the warp's first tile of rows do.
     """
-    piece = kernel.scale_piece
-    if cutlass.const_expr(kernel.whole_rows):
-        count = kernel.rows * kernel.scale_bytes // piece
-        for i in cutlass.range_constexpr(-(-count // WARP)):
-            number = lane + Int32(i * WARP)
-            if number < Int32(count):
-                copy_bytes(slot + number * piece, source + Int64(number) * piece, piece)
-    else:
-        own_slot = slot + lane * kernel.scale_bytes
-        own = source + Int64(kernel.source_row(lane)) * kernel.scale_row_bytes
-        for i in cutlass.range_constexpr(-(-kernel.rows // WARP)):
-            if lane < Int32(kernel.rows - i * WARP):
-                for n in cutlass.range_constexpr(kernel.scale_bytes // piece):
-                    place = own_slot + Int32(i * WARP * kernel.scale_bytes + n * piece)
-                    offset = kernel.source_row(i * WARP) * kernel.scale_row_bytes + n * piece
-                    copy_bytes(place, own + Int64(offset), piece)
+    count = kernel.row_tiles * kernel.scale_pieces
+    for i in cutlass.range_constexpr(-(-count // WARP)):
+        number = lane + Int32(i * WARP)
+        row_tile, piece = number // kernel.scale_pieces, number % kernel.scale_pieces
+        if number < Int32(count):
+            offset = row_tile * kernel.scale_row_tile_bytes + piece * COPY_BYTES
+            copy_async(slot + number * COPY_BYTES, source + Int64(offset), through_l1=False)
 
 
 @cute.jit
@@ -156,41 +135,26 @@ def _tokens(tile: Int32, lane: Int32, kernel: cutlass.Constexpr) -> list[Uint32]
     return found
 
 
-def _row_weights(stage: Int32, u: int, row: int, lane: Int32, scale: Any, kernel: cutlass.Constexpr) -> list[Uint32]:
-    """This lane's 16 elements of one of the 8 rows from ``row`` on, in the order of ``_tokens``.
-
-    :param scale: of ``_row_scales``, in MXFP4.
-    """
-    if kernel.weights == FP8:
-        place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[FP8])
-        return [pair for word in load_shared4(place) for pair in weights_of_bytes(word)]
+def _rows(stage: Int32, row_tile: int, tile: int, lane: Int32, kernel: cutlass.Constexpr) -> list[list[Uint32]]:
+    """This lane's 16 elements of its upper and of its lower row, in the order of ``_tokens``."""
+    words = []
+    for piece in range(kernel.pieces):
+        words += load_shared4(stage + lane * COPY_BYTES + Int32(kernel.weight_place(row_tile, tile, piece)))
+    half = len(words) // 2
     if kernel.weights == BF16:
-        place = stage + lane * COPY_BYTES + Int32(u * kernel.weight_tile_bytes + row_place(row, TILE_TOKENS))
-        return load_shared4(place) + load_shared4(place + Int32(plane_pitch(TILE_TOKENS)))
-    place = stage + lane * 8 + Int32(u * kernel.weight_tile_bytes + row * ROW_BYTES[MXFP4])
-    first, second = load_shared2(place)
-    return weights_of(first, scale) + weights_of(second, scale)
-
-
-def _row_scales(
-    stage: Int32, u: int, row: int, lane: Int32, selector: Uint32, kernel: cutlass.Constexpr
-) -> list[Uint32]:
-    """What this lane's weights of one of the 8 rows from ``row`` on are multiplied with, in tiles ``u`` and ``u + 1``
-    of a stage, or in the one where rows have too few scales for whole words."""
-    scales = stage + lane // 4 * kernel.scale_bytes
-    place = scales + Int32(kernel.weight_stage_bytes + row * kernel.scale_bytes + u * SCALES_A_TILE)
-    if kernel.scale_bytes % 4:
-        return [scale_pair(load_half(place), selector)]
-    word = Uint32(load_word(place))
-    return [scale_pair(word, selector), scale_pair(word, selector + Uint32(SCALES_A_TILE))]
+        return [words[:half], words[half:]]
+    if kernel.weights == FP8:
+        return [[pair for word in words[i : i + half] for pair in weights_of_bytes(word)] for i in (0, half)]
+    place = stage + lane // 2 * 2 + Int32(kernel.weight_stage_bytes + kernel.scale_place(row_tile, tile))
+    both = load_half(place)
+    scales = [scale_pair(both, each) for each in range(2)]
+    return [[pair for word in words[2 * i : 2 * i + 2] for pair in weights_of(word, scales[i])] for i in range(2)]
 
 
 @cute.jit
-def multiply(sums: cute.Tensor, stage: Int32, lane: Int32, selector: Uint32, kernel: cutlass.Constexpr) -> None:
+def multiply(sums: cute.Tensor, stage: Int32, lane: Int32, kernel: cutlass.Constexpr) -> None:
     """sums[row tile][token tile][4] += one stage."""
     behind = kernel.weight_stage_bytes + kernel.scale_stage_bytes
-    upper_scales = [[None]] * kernel.row_tiles
-    lower_scales = [[None]] * kernel.row_tiles
     for u in cutlass.range_constexpr(kernel.k_unroll):
         scales = []
         if cutlass.const_expr(kernel.weights == FP8):
@@ -202,12 +166,7 @@ def multiply(sums: cute.Tensor, stage: Int32, lane: Int32, selector: Uint32, ker
             place = behind + u * kernel.token_tile_bytes + j * 2 * plane_pitch(kernel.columns)
             tokens.append(_tokens(stage + Int32(place), lane, kernel))
         for i in cutlass.range_constexpr(kernel.row_tiles):
-            alone = kernel.scale_bytes % 4 > 0
-            if cutlass.const_expr(kernel.weights == MXFP4 and (alone or u % 2 == 0)):
-                upper_scales[i] = _row_scales(stage, u, i * TILE_ROWS, lane, selector, kernel)
-                lower_scales[i] = _row_scales(stage, u, i * TILE_ROWS + 8, lane, selector, kernel)
-            upper = _row_weights(stage, u, i * TILE_ROWS, lane, upper_scales[i][u % len(upper_scales[i])], kernel)
-            lower = _row_weights(stage, u, i * TILE_ROWS + 8, lane, lower_scales[i][u % len(lower_scales[i])], kernel)
+            upper, lower = _rows(stage, i, u, lane, kernel)
             for j in cutlass.range_constexpr(kernel.token_tiles):
                 place = (i * kernel.token_tiles + j) * 4
                 held = [sums[place], sums[place + 1], sums[place + 2], sums[place + 3]]

@@ -17,7 +17,6 @@ import cutlass
 from cutlass import Float32
 from cutlass import Int32
 from cutlass import Int64
-from cutlass import Uint32
 from cutlass import cute
 
 from megatune_kernels.experts.device import count_arrivals
@@ -34,8 +33,7 @@ from megatune_kernels.experts.geometry import ARRIVALS_WORD
 from megatune_kernels.experts.geometry import EVICT_FIRST
 from megatune_kernels.experts.geometry import FP8
 from megatune_kernels.experts.geometry import MXFP4
-from megatune_kernels.experts.geometry import ROW_BYTES
-from megatune_kernels.experts.geometry import SCALES_A_TILE
+from megatune_kernels.experts.geometry import SCALE_TILE_BYTES
 from megatune_kernels.experts.geometry import TILE_K
 from megatune_kernels.experts.geometry import UP
 from megatune_kernels.experts.geometry import piece_place
@@ -65,9 +63,9 @@ WHOLE = 100
 def _sources(
     expert: Int32, row_block: Int32, weight_source: Int64, scale_source: Int64, kernel: cutlass.Constexpr
 ) -> tuple[Int64, Int64]:
-    """Where this lane's first pieces of a unit's weights and scales are, of those of row 0 of expert 0."""
-    first = Int64(expert) * kernel.rows_an_expert + Int64(row_block * kernel.outputs)
-    return weight_source + first * kernel.row_bytes, scale_source + first * kernel.scale_row_bytes
+    """Where this lane's first pieces of a unit's weights and scales are, of those of expert 0."""
+    first = Int64(expert * kernel.row_tiles_an_expert + row_block * kernel.row_tiles)
+    return weight_source + first * kernel.row_tile_bytes, scale_source + first * kernel.scale_row_tile_bytes
 
 
 @cute.jit
@@ -90,9 +88,9 @@ def _fetch_weights(
     :param stage: its number in the unit.
     """
     at = (stage * kernel.k_warps + k_warp) * kernel.k_unroll
-    copy_weights(weight_slot, weights + Int64(at * ROW_BYTES[kernel.weights]), policy, kernel)
+    copy_weights(weight_slot, weights + Int64(at * kernel.tile_bytes), policy, kernel)
     if cutlass.const_expr(kernel.weights == MXFP4):
-        copy_scales(scale_slot, scales + Int64(at * SCALES_A_TILE), lane, kernel)
+        copy_scales(scale_slot, scales + Int64(at * SCALE_TILE_BYTES), lane, kernel)
     if cutlass.const_expr(kernel.weights == FP8):
         copy_block_scales(scale_slot, scales, expert, row_block * kernel.outputs, at, lane, kernel)
 
@@ -145,21 +143,16 @@ def run(
         else:
             left = ((units - first - Int32(1)) // stride + Int32(1)) * kernel.steps
 
-    weight_copies = kernel.weight_copies
     token_copies = kernel.token_copies
-    weight_row = lane // weight_copies.lanes_a_row
-    weight_piece = lane % weight_copies.lanes_a_row
     column = lane // token_copies.lanes_a_row
     token_piece = lane % token_copies.lanes_a_row
     token_slot = piece_place(token_piece, kernel.token_tile_bytes, kernel.columns) + row_place(column, kernel.columns)
     stages = all_stages + warp * (kernel.stages * kernel.stage_bytes)
-    weight_slot = stages + kernel.weight_place(weight_row, weight_piece)
+    weight_slot = stages + lane * COPY_BYTES
     scale_slot = stages + Int32(kernel.weight_stage_bytes)
     token_slot = scale_slot + Int32(kernel.scale_stage_bytes) + token_slot
-    weight_source = w + Int64(kernel.source_row(weight_row)) * kernel.row_bytes + Int64(weight_piece * COPY_BYTES)
+    weight_source = w + Int64(lane * COPY_BYTES)
     token_source = x + Int64(token_piece * COPY_BYTES)
-    # Of the two scales of a tile, that of this lane's elements.
-    selector = Uint32(0x4440) + Uint32(lane % 4 // 2)
     policy = Int64(0)
     if cutlass.const_expr(kernel.cache == EVICT_FIRST):
         policy = evict_first()
@@ -267,7 +260,7 @@ def run(
                 group, row_block = place(later, block, kernel)
                 expert, later_order, later_count = group_at(table, group, kernel)
                 own_weights, own_scales = _sources(expert, row_block, weight_source, scales, kernel)
-        multiply(sums, stages + now, lane, selector, kernel)
+        multiply(sums, stages + now, lane, kernel)
         if later_count > Int32(0):
             find_tokens(sources, column, later_order, later_count, kernel)
         ahead = now
