@@ -27,6 +27,8 @@ from megatune_kernels.space import Value
 from megatune_kernels.target import Architecture
 
 if TYPE_CHECKING:
+    from megatune_kernels.buffers import Buffers
+    from megatune_kernels.buffers import GroupBuffers
     from megatune_kernels.models import Model
     from megatune_kernels.models import Parallel
 
@@ -182,7 +184,7 @@ class Operator(ABC):
     """One tunable decode operation.
 
     Implementations hold no state and import the DSL and torch inside the methods that need them: ``compile``,
-    ``inputs``, ``reference`` and ``baseline``; everything else runs anywhere.
+    ``inputs``, ``group_inputs`` and ``baseline``; everything else runs anywhere.
     """
 
     name: str
@@ -289,19 +291,19 @@ class Operator(ABC):
         """Bytes of what must be cold in one set of operands: those that a decode step reads from memory."""
 
     @abstractmethod
-    def inputs(self, workload: Workload, copies: int, seed: int) -> Any:
+    def inputs(self, workload: Workload, copies: int, seed: int) -> Buffers:
         """Random operands on the current GPU, ``copies`` distinct sets, with outputs to poison. Needs torch.
 
-        The runner passes the value on to ``reference``, ``pointers`` and ``baseline`` and looks no further than
-        the protocol ``megatune_kernels.buffers.Buffers``.
+        The runner passes the value on to ``baseline`` and looks no further than the protocol; that of a chain is
+        ``megatune_kernels.buffers.ChainBuffers``.
         """
 
     def workspace(self, workload: Workload, config: Config) -> Workspace:
         """What a config needs of every rank beside its operands; nothing on one GPU, unless the operator ``waits``."""
         return Workspace()
 
-    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> Any:
-        """What ``inputs`` is for one rank of a group: the protocol ``megatune_kernels.buffers.GroupBuffers``.
+    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> GroupBuffers:
+        """What ``inputs`` is for one rank of a group; of a chain ``megatune_kernels.buffers.GroupChainBuffers``.
 
         :param heaps: by rank, the address in this process of the memory that holds workspaces; ``heaps[rank]`` is
             this rank's own.

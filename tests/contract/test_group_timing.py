@@ -16,6 +16,7 @@ import pytest
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.operator import Artifact
+from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
 from megatune_tuner.workers.failures import Infeasible
@@ -38,26 +39,6 @@ class Diary:
     blocks_a_multiprocessor: int = BLOCKS
     peers: bool = True
     wrong: str = ""
-
-
-class Buffers:
-    copies = 6
-    sets = 6
-
-    def __init__(self, diary: Diary, rank: int, heaps: list[int]) -> None:
-        self.diary, self.rank, self.heaps = diary, rank, heaps
-
-    def pointers(self, copy: int) -> tuple[int, ...]:
-        return 1000 + copy % 2, 2000 + copy % 2, *self.heaps
-
-    def scalars(self, copy: int) -> tuple[int, ...]:
-        return self.rank, copy
-
-    def check(self) -> str:
-        return self.diary.wrong
-
-    def fingerprint(self) -> int:
-        return 17
 
 
 class Graph:
@@ -138,10 +119,18 @@ def ranks(diary: Diary, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(group_timing, "launch", launch)
     monkeypatch.setattr(group_timing, "load", lambda *_: (kernel, None))
     monkeypatch.setattr(group_timing.torch.cuda, "set_stream", lambda _: None)
-    tuned = operator("faulty_sum")
-    monkeypatch.setattr(
-        tuned, "group_inputs", lambda _, rank, heaps, seed: Buffers(diary, rank, list(heaps)), raising=False
-    )
+    from faulty_sum import SumBuffers
+
+    class Buffers(SumBuffers):
+        """On the CPU, where no kernel writes the outputs."""
+
+        def __init__(self, workload: Workload, *each: Any) -> None:
+            super().__init__(workload["n"], *each, device="cpu")
+
+        def check(self) -> str:
+            return diary.wrong
+
+    monkeypatch.setattr(operator("faulty_sum"), "group_inputs", Buffers, raising=False)
 
     def make(number: int, world: int, *, shared: bool = False) -> Any:
         rank: Any = object.__new__(group_timing.GpuRank)
@@ -173,15 +162,17 @@ def job(variant: str = "good", *, graph: bool = True, world: int = 2, n: int = N
 def test_launches_have_pointers_then_scalars_and_numbers_without_a_gap(ranks: Any, diary: Diary, graph: bool) -> None:
     rank = ranks(1, 2)
     loaded = rank.load(job(graph=graph))
-    assert loaded.launches % Buffers.copies == 0
+    assert loaded.buffers.copies == 6
+    assert loaded.launches % 6 == 0
+    x, y = zip(*(loaded.buffers.pointers(copy)[:2] for copy in range(2)), strict=True)
     rank.arm(loaded)
     assert diary.launched == [("armed", 200, 0xFFFFFFFF, 3 * 2 * N)]
     diary.launched.clear()
     rank.verify(loaded)
-    assert diary.launched == [(1000 + i % 2, 2000 + i % 2, 100, 200, 1, i) for i in range(6)]
+    assert diary.launched == [(x[i % 2], y[i % 2], 200, 100, 1, i) for i in range(6)]
     diary.launched.clear()
     rank.replay(loaded)
-    assert diary.launched == [(1000, 2000, 100, 200, 1, i % 6) for i in range(loaded.launches)]
+    assert diary.launched == [(x[0], y[0], 200, 100, 1, i % 6) for i in range(loaded.launches)]
     rank.close(loaded)
     with pytest.raises(AssertionError):
         rank.replay(loaded)
@@ -192,15 +183,16 @@ def test_what_has_to_be_cold_takes_turns(ranks: Any, diary: Diary, monkeypatch: 
     monkeypatch.setattr(tuned, "rotating_bytes", lambda _: 100, raising=False)
     rank = ranks(1, 2)
     loaded = rank.load(job())
-    assert loaded.flush_bytes == 100 * Buffers.copies
+    assert loaded.flush_bytes == 100 * loaded.buffers.sets
+    x, y = zip(*(loaded.buffers.pointers(copy)[:2] for copy in range(2)), strict=True)
     rank.replay(loaded)
-    assert diary.launched == [(1000 + i % 2, 2000 + i % 2, 100, 200, 1, i % 6) for i in range(loaded.launches)]
+    assert diary.launched == [(x[i % 2], y[i % 2], 200, 100, 1, i % 6) for i in range(loaded.launches)]
     warm = replace(job(), cold=False)
     loaded = rank.load(warm)
     diary.launched.clear()
     rank.replay(loaded)
     assert loaded.flush_bytes == 0
-    assert {pointers[:2] for pointers in diary.launched} == {(1000, 2000)}
+    assert {pointers[:2] for pointers in diary.launched} == {(x[0], y[0])}
 
 
 def test_a_chain_runs_its_reduction_with_the_others_and_each_part_alone(
@@ -298,7 +290,7 @@ def test_a_baseline_needs_a_gpu_for_every_rank(ranks: Any) -> None:
 def test_a_wrong_output_is_said_without_the_rank_that_everybody_adds(ranks: Any, diary: Diary) -> None:
     rank = ranks(1, 2)
     loaded = rank.load(job())
-    assert rank.check(loaded) == 17
+    assert rank.check(loaded) == loaded.buffers.fingerprint()
     diary.wrong = "rank 1: 3 outputs are wrong"
     with pytest.raises(WrongResult, match=r"^3 outputs are wrong"):
         rank.check(loaded)

@@ -113,10 +113,10 @@ class FaultySum(Faulty):
     def rotating_bytes(self, workload: Workload) -> int:
         return 0
 
-    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> _Buffers:
-        return _Buffers(workload["n"] if rank == 1 else _held(workload), rank, heaps, seed)
+    def group_inputs(self, workload: Workload, rank: int, heaps: Sequence[int], seed: int) -> SumBuffers:
+        return SumBuffers(workload["n"] if rank == 1 else _held(workload), rank, heaps, seed)
 
-    def baseline(self, name: str, workload: Workload, inputs: _Buffers, copy: int) -> None:
+    def baseline(self, name: str, workload: Workload, inputs: SumBuffers, copy: int) -> None:
         inputs.all_reduce(copy)
 
 
@@ -125,17 +125,18 @@ def _held(workload: Workload) -> int:
     return 1 if workload["n"] >= TOO_MUCH else workload["n"]
 
 
-class _Buffers:
+class SumBuffers:
     copies = SETS * PARITIES
+    sets = SETS
 
-    def __init__(self, n: int, rank: int, heaps: Sequence[int], seed: int) -> None:
+    def __init__(self, n: int, rank: int, heaps: Sequence[int], seed: int, device: str = "cuda") -> None:
         import torch
 
         self._rank = rank
         self._heaps = [heaps[(rank + step) % len(heaps)] for step in range(len(heaps))]
-        self._random = torch.Generator(device="cuda").manual_seed(seed)
-        self._all = torch.empty(len(heaps), SETS, n, dtype=torch.int32, device="cuda")
-        self._x = torch.empty(SETS, n, dtype=torch.int32, device="cuda")
+        self._random = torch.Generator(device=device).manual_seed(seed)
+        self._all = torch.empty(len(heaps), SETS, n, dtype=torch.int32, device=device)
+        self._x = torch.empty(SETS, n, dtype=torch.int32, device=device)
         self._y = torch.empty_like(self._x)
         self.refresh()
 
