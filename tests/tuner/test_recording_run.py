@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,9 @@ from megatune_db.session import Database
 from megatune_db.session import open_database
 from megatune_kernels.errors import NothingMeasured
 from megatune_kernels.operator import Workload
+from megatune_kernels.space import Space
 from megatune_kernels.target import architecture
+from megatune_tuner import recording_run
 from megatune_tuner.candidates import Catalogue
 from megatune_tuner.progress import Progress
 from megatune_tuner.recording_file import METADATA
@@ -176,6 +179,30 @@ def test_time_ends_it_and_whole_cells_are_written(database: Database, path: Path
     # Where time is short the largest tokens come first.
     assert (summary.complete, summary.cells) == (1, 3)
     assert read_recording(path).workloads == CELLS[2:]
+
+
+def test_the_first_cell_is_measured_while_the_next_ones_are_listed(
+    database: Database, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured, in_time = threading.Event(), []
+
+    def outcome(request: Request) -> Status:
+        measured.set()
+        return Status.OK
+
+    def listed(space: Space, configs: object) -> Catalogue:
+        # Nothing is measured before the first cell is listed.
+        if listed_before:
+            in_time.append(measured.wait(60))
+        listed_before.append(space)
+        return Catalogue(space)
+
+    listed_before: list[Space] = []
+    monkeypatch.setattr(recording_run, "Catalogue", listed)
+    runner = ToyRunner(outcome, needs_artifacts=True)
+    summary = record(campaign(more=SAMPLE), runner, database, path, builder=ToyBuilder(together=1))
+    assert summary.complete == 3
+    assert in_time == [True, True]
 
 
 def test_failures_are_recorded_and_replayed(database: Database, path: Path, tmp_path: Path) -> None:

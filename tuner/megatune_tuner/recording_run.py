@@ -303,6 +303,10 @@ class _Recorder:
         window = AHEAD if self._meter.ahead else 0
         done, known = self._progress.done, 0
         for number, future in enumerate(selected, start=1):
+            # Listing a space takes long: the runner has something to do meanwhile.
+            while self._in_the_works and not future.done():
+                if not self._next():
+                    return
             cell = future.result()
             self._ledger.put_configs(cell.workload, cell.space, cell.left)
             known += len(cell.left)
