@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from megatune_planner.plan import ShapePlan
     from megatune_tuner.campaign_file import Campaign
 
-REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml")
+REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml", "quickstart-router.toml")
 MEASURED = "quickstart-gpu.toml"
 INTERRUPTED = 130
 SAID = {"none": "without prefetch and programmatic launch"}
 """In words, of baselines that have no name of their own."""
+LAYERS = {"router_front": "router, latent down", "experts": "routed experts"}
+"""What operators are in a model's layer that has one of each."""
 DEFAULT_DATABASE = Location(".megatune/quickstart.db")
 
 
@@ -103,7 +105,7 @@ def _run(name: str, db: Location, again: str) -> None:
         write({file.name: plan.to_json()}, file.parent)
         keep_draft(session, plan)
     out = console()
-    out.print(summary_table(plan, {**_projections(campaign), **_chains(campaign)}))
+    out.print(summary_table(plan, {**_projections(campaign), **_chains(campaign), **_layers(campaign)}))
     ratios = [ratio for operator in plan.content.operators for shape in operator.shapes for ratio in _ratios(shape)]
     hardware = plan.content.target.fingerprint.hardware
     counts = " and ".join(f"{count} {kind}" for kind, count in plan.content.coverage.measurements.items())
@@ -125,16 +127,18 @@ def _shipped(name: str) -> str:
 def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
     """One row a shape: what it is called, what serves which tokens, and what that gains over the baseline.
 
-    :param names: of the projections and chains, by shape.
+    :param names: of what the shapes are in a model, by shape.
     """
     from rich.table import Table
+
+    from megatune_planner.rendering import routing_suffix
 
     table = Table("shape", "is", "tokens: what serves", "times as fast", "at best")
     for operator in plan.content.operators:
         for shape in operator.shapes:
             ratios = _ratios(shape)
             table.add_row(
-                f"{operator.name} {shape.shape}",
+                f"{operator.name} {shape.shape}{routing_suffix(shape)}",
                 "\n".join(names.get(shape.shape, [])),
                 ", ".join(_served(shape.bands)),
                 f"{geometric_mean(ratios):.2f}",
@@ -195,4 +199,21 @@ def _chains(campaign: Campaign) -> dict[str, list[str]]:
             names = [called.get((consumer.n, consumer.k)) for consumer in consumers]
             if None not in names:
                 found.setdefault(shape, []).append(f"TP{parallel.tensor} {', '.join(map(str, names))}")
+    return found
+
+
+def _layers(campaign: Campaign) -> dict[str, list[str]]:
+    """At how many ranks the campaign's model has a shape of the operators that have one in each of its layers."""
+    from megatune_kernels.models import model
+    from megatune_kernels.operator import operator
+
+    found: dict[str, list[str]] = {}
+    if campaign.model is None:
+        return found
+    names = {workload.operator for workload in campaign.workloads()} & set(LAYERS)
+    for parallel in campaign.model.parallels:
+        for name in sorted(names):
+            shapes = {each.shape for each in operator(name).workloads(model(campaign.model.name), parallel, (1,))}
+            for shape in sorted(shapes):
+                found.setdefault(shape, []).append(f"TP{parallel.tensor} {LAYERS[name]}")
     return found

@@ -191,7 +191,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
             saved = f"saves {saved_share(shape):.1%} of {'/'.join(operator.baselines)}"
             yield Text.assemble(
                 (f"{operator.name} {shape.shape}", "bold"),
-                f"  {shape.dtype}, world {shape.world}{_routing(shape)}: {saved}",
+                f"  {shape.dtype}, world {shape.world}{routing_suffix(shape)}: {saved}",
             )
             configs = list(dict.fromkeys(decision_text(b.decision) for b in shape.bands if b.decision.kind == "config"))
             yield _Bands(shape, configs)
@@ -211,7 +211,8 @@ def _objective(asked: AskedObjective) -> str:
     return f"{asked.kind} over {weights or 'the routings that a shape was measured at'}"
 
 
-def _routing(shape: ShapePlan) -> str:
+def routing_suffix(shape: ShapePlan) -> str:
+    """At which routing, or over which, a shape was decided, behind its name; empty where nothing is routed."""
     if shape.mix is not None:
         return f", {shape.mix.text}"
     return "" if shape.routing == "none" else f", routing {shape.routing}"

@@ -8,6 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from plan_examples import Case
+from plan_examples import example_plan
+from plan_examples import simt
 from typer.testing import CliRunner
 
 from megatune_dashboard import quickstart as quickstart_module
@@ -164,6 +167,34 @@ def test_it_names_what_reads_the_weights_of_a_chain() -> None:
     names = quickstart_module._chains(parse_campaign(quickstart_module._shipped(name)))
     assert names["idle_ns=3000,k1=7168,n1=560"] == ["TP8 front"]
     assert names["idle_ns=5000,k1=7168,k2=128,n1=6288,n2=1536"] == ["TP8 kda_in_proj, kda_f_b"]
+
+
+def test_it_names_what_a_layer_has_once_by_its_ranks() -> None:
+    parsed = {
+        name: parse_campaign(quickstart_module._shipped(f"quickstart-{name}.toml")) for name in ("router", "experts")
+    }
+    assert quickstart_module._layers(parsed["router"]) == {
+        "experts=896,k=7168,latent=448,top=16": ["TP8 router, latent down"],
+        "experts=896,k=7168,latent=224,top=16": ["TP16 router, latent down"],
+    }
+    assert quickstart_module._layers(parsed["experts"]) == {
+        "beta=4,experts=896,k=3584,linear_beta=25,top=16,width=384": ["TP8 routed experts"],
+        "beta=4,experts=896,k=3584,linear_beta=25,top=16,width=192": ["TP16 routed experts"],
+    }
+
+
+def test_tables_of_a_shape_at_several_routings_are_told_apart(tmp_path: Path) -> None:
+    workloads = [Workload.of("projection", {"n": 64, "k": 64}, 1, routing=routing) for routing in ("balanced", "same")]
+    cases = [
+        Case(workload, config, us, Stage.FINAL, workload.routing)
+        for workload in workloads
+        for config, us in ((simt(), 4.0), (CUBLAS, 8.0))
+    ]
+    table = quickstart_module.summary_table(example_plan(tmp_path, cases), {})
+    assert list(table.columns[0].cells) == [
+        "projection k=64,n=64, routing balanced",
+        "projection k=64,n=64, routing same",
+    ]
 
 
 def test_each_replayed_campaign_has_a_plan_of_its_own_operators(
