@@ -21,6 +21,7 @@ from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import model
 from megatune_planner.plan import Plan
 from megatune_planner.serving.bounds import Bounds
+from megatune_planner.serving.bounds import exactly
 from megatune_planner.serving.choosing import LevelNotMet
 from megatune_planner.serving.choosing import Option
 from megatune_planner.serving.choosing import choose
@@ -59,6 +60,19 @@ def test_a_level_that_is_met_names_the_plan(plan: Plan, given: Given) -> None:
     rate = option.step.rate
     assert rate is not None
     assert rate.low >= 20
+
+
+def test_a_plan_with_a_router_front_is_served_with_it(tmp_path: Path, plan: Plan, given: Given) -> None:
+    (plain,) = ways(plan, Level(20, 8, 8192), given)
+    (routed,) = ways(serving_plan(tmp_path, router=True), Level(20, 8, 8192), given)
+    names = {part.name for part in routed.step.parts}
+    assert {part.name for part in plain.step.parts} - names == {"latent_down", "routing"}
+    assert names - {part.name for part in plain.step.parts} == {"router front"}
+    assert routed.limit is None
+    # Each rank computes all logits: 896 rows of the router and 224 of the latent, beside what prefill reads.
+    (front,) = [each for each in routed.memory.holdings if each.name == "front"]
+    assert front.bytes_ == exactly(2 * 92 * (896 + 224) * 7168)
+    assert "front" not in {each.name for each in plain.memory.holdings}
 
 
 def test_ranks_on_several_nodes_need_a_plan_that_holds_there(plan: Plan, given: Given) -> None:

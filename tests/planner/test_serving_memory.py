@@ -90,6 +90,8 @@ def test_the_packed_front_comes_on_top_of_what_is_packed() -> None:
     plain, packed = weights(K3, Parallel(8)), weights(K3, Parallel(8), packed=True)
     assert {each.name for each in packed} - {each.name for each in plain} == {"front"}
     assert next(each for each in packed if each.name == "front").bytes_ == exactly(2 * 92 * 560 * 7168)
+    redundant = weights(K3, Parallel(8), packed=True, redundant=True)
+    assert next(each for each in redundant if each.name == "front").bytes_ == exactly(2 * 92 * (896 + 448) * 7168)
 
 
 @pytest.mark.parametrize(("ranks", "heads"), [(8, 12), (16, 6)])

@@ -29,6 +29,8 @@ from megatune_planner.serving.memory import memory
 from megatune_planner.serving.step import CONTEXT_EXCHANGE
 from megatune_planner.serving.step import Given
 from megatune_planner.serving.step import Step
+from megatune_planner.serving.step import has_redundant_front
+from megatune_planner.serving.step import has_router_front
 from megatune_planner.serving.step import projection_of
 from megatune_planner.serving.step import step
 from megatune_planner.serving.traffic import Traffic
@@ -85,13 +87,16 @@ class Option:
         parts = {name: points for name, points in self.given.parts.items() if name != CONTEXT_EXCHANGE}
         return replace(self.given, parts=parts)
 
-    @property
+    @cached_property
     def packed(self) -> bool:
-        return (
+        """Whether the router and the latent's rows are one matrix: vLLM's specialised decode packs them, and a router
+        front reads them so."""
+        specialized = (
             self.model.name == SPECIALIZED_MODEL
             and self.plan.content.gate.arch in SPECIALIZED_ARCHITECTURES
             and self.layout.tensor in SPECIALIZED_WORLDS
         )
+        return specialized or has_router_front(self.model, self.plan, self.layout.tensor)
 
     @property
     def limit(self) -> Limit | None:
@@ -157,6 +162,7 @@ class Option:
             head_room=self.level.head_room,
             plan=self.plan,
             packed=self.packed,
+            redundant=has_redundant_front(self.model, self.plan, self.layout.tensor),
         )
 
 

@@ -110,6 +110,7 @@ def memory(
     head_room: float = 0.1,
     plan: Plan | None = None,
     packed: bool = False,
+    redundant: bool = False,
     cache_bytes: int = BF16_BYTES,
     graphs: Bounds | None = None,
 ) -> Memory:
@@ -117,6 +118,7 @@ def memory(
 
     :param plan: whose configs' workspaces count.
     :param packed: as in ``weights``.
+    :param redundant: as in ``weights``.
     :param cache_bytes: bytes of an element of the key-value cache.
     :param graphs: bytes of captured graphs; None: the allowance.
     :raises MegatuneError: naming figures that the model's description lacks, or that the ranks do not divide.
@@ -124,7 +126,7 @@ def memory(
     if not 0 <= head_room < 1:
         raise MegatuneError(f"head room {head_room} is no share of the memory: from 0 to less than 1, e.g. 0.1")
     found: list[Holding] = []
-    for weight in weights(model, Parallel(layout.tensor), packed=packed):
+    for weight in weights(model, Parallel(layout.tensor), packed=packed, redundant=redundant):
         where = "whole on every rank" if weight.replicated else f"1/{layout.tensor} of it"
         found.append(Holding(weight.name, "weights", weight.bytes_, f"{weight.dtype}, {where}"))
     found += _states(model, layout)

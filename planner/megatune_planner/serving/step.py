@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from dataclasses import dataclass
 from dataclasses import field
+from dataclasses import replace
 
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import Model
@@ -137,6 +138,8 @@ def step(
         _experts(model, plan, tensor, tokens),
         *_others(model, context_ranks),
     ]
+    given = given or Given()
+    names = [part.name for part in found]
     router = _router(model, plan, tensor, tokens) if packed and router_front is not False else None
     if router is None and router_front:
         how = "the plan has no router front"
@@ -144,10 +147,11 @@ def step(
     if router is not None:
         # One launch has the packed rows and the choice of experts.
         found = [router, *(part for part in found if part.name not in ("front", "routing"))]
-    given = given or Given()
-    unknown = sorted(set(given.parts) - {part.name for part in found})
+        names.insert(0, router.name)
+    # What a router front replaces may be given all the same: other plans that the file is for have it.
+    unknown = sorted(set(given.parts) - set(names))
     if unknown:
-        known = ", ".join(part.name for part in found)
+        known = ", ".join(names)
         raise MegatuneError(f"a step of {model.name} has no part {unknown[0]!r}; it has {known}")
     parts = tuple(_given(part, given, tokens) for part in found)
     floor = floor_us(model, plan.content.gate.part, tensor, tokens)
@@ -211,7 +215,16 @@ def all_of_plan(plan: Plan, operator: str, dims: Mapping[str, int], world: int, 
 
 def has_router_front(model: Model, plan: Plan, tensor: int) -> bool:
     """Whether the plan has the router front of a model on so many ranks."""
-    return _router(model, plan, tensor, 1) is not None
+    return bool(_router_fronts(model, plan, tensor))
+
+
+def has_redundant_front(model: Model, plan: Plan, tensor: int) -> bool:
+    """Whether each rank computes all logits anywhere in that router front, and so holds all of the router packed."""
+    return any(
+        band.decision.kind == "config" and band.decision.variant == "redundant"
+        for shape in _router_fronts(model, plan, tensor)
+        for band in shape.bands
+    )
 
 
 def projection_of(plan: Plan, n: int, k: int) -> ShapePlan | None:
@@ -245,19 +258,26 @@ def _reductions(model: Model, plan: Plan, tensor: int, tokens: int) -> Iterator[
         yield _planned(f"reduction {width}", launches, found, tokens, f"reduction of width {width} over {tensor}")
 
 
+def _router_fronts(model: Model, plan: Plan, tensor: int) -> list[ShapePlan]:
+    """What the plan has of the router front: as ranks run it together, and as each runs it alone."""
+    if model.latent is None or model.latent % tensor:
+        return []
+    dims = {"experts": model.experts, "k": model.hidden, "latent": model.latent // tensor, "top": model.top_k}
+    found = (of_plan(plan, "router_front", dims, world) for world in dict.fromkeys((tensor, 1)))
+    return [shape for shape in found if shape is not None]
+
+
 def _router(model: Model, plan: Plan, tensor: int, tokens: int) -> StepPart | None:
     """Of a plan that has the router front: as ranks run it together, else as each runs it alone; there, at these tokens
     where it has them."""
-    if model.latent is None or model.latent % tensor:
-        return None
-    dims = {"experts": model.experts, "k": model.hidden, "latent": model.latent // tensor, "top": model.top_k}
-    parts = []
-    for world in dict.fromkeys((tensor, 1)):
-        found = of_plan(plan, "router_front", dims, world)
-        if found is not None:
-            what = f"router front over {world}"
-            parts.append(_planned("router front", model.moe_layers or 0, found, tokens, what))
-    return next((part for part in parts if part.plan_us is not None), parts[0] if parts else None)
+    parts = [
+        _planned("router front", model.moe_layers or 0, shape, tokens, f"router front over {shape.world}")
+        for shape in _router_fronts(model, plan, tensor)
+    ]
+    known = next((part for part in parts if part.plan_us is not None), None)
+    if known is None:
+        return parts[0] if parts else None
+    return replace(known, how=f"{known.how}; stock is a plain path of torch's, which servers do not run as it is")
 
 
 def _planned(name: str, launches: int, shape: ShapePlan | None, tokens: int, what: str) -> StepPart:

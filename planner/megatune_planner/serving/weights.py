@@ -67,11 +67,12 @@ def element_bytes(model: Model) -> Bounds:
         raise MegatuneError(f"{model.name}: how large {dtype} experts are is not known; known are {known}") from None
 
 
-def weights(model: Model, parallel: Parallel, *, packed: bool = False) -> list[Weight]:
+def weights(model: Model, parallel: Parallel, *, packed: bool = False, redundant: bool = False) -> list[Weight]:
     """Every weight of one rank; norms, biases, other modalities and layers that predict further tokens are left out.
 
     :param packed: whether the runtime also prepares the packed projection in front of the experts; its prefill still
         needs what is packed.
+    :param redundant: whether what is packed has the router's rows of all ranks, because each rank computes all logits.
     :raises MegatuneError: naming figures that the model's description lacks, or that the ranks do not divide.
     """
     shapes = projection_shapes(model, parallel)
@@ -84,7 +85,10 @@ def weights(model: Model, parallel: Parallel, *, packed: bool = False) -> list[W
         # The vocabulary's and the router's are never quantised in a released checkpoint of the catalogue.
         plain = shape.name in ("lm_head", "router")
         each = exactly(BF16_BYTES) if plain else dense_bytes
-        size = each * (shape.n * shape.k * shape.layers)
+        rows = shape.n
+        if shape.name == "front" and redundant:
+            rows = model.experts + (model.latent or 0) // parallel.tensor
+        size = each * (rows * shape.k * shape.layers)
         found.append(Weight(shape.name, "bfloat16" if plain else dense_dtype, size, size, shape.replicated))
     moe_layers = _need(model, model.moe_layers, "moe_layers")
     if model.latent is not None:
