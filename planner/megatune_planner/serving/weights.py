@@ -85,10 +85,10 @@ def weights(model: Model, parallel: Parallel, *, packed: bool = False, redundant
         # The vocabulary's and the router's are never quantised in a released checkpoint of the catalogue.
         plain = shape.name in ("lm_head", "router")
         each = exactly(BF16_BYTES) if plain else dense_bytes
-        rows = shape.n
+        n = shape.n
         if shape.name == "front" and redundant:
-            rows = model.experts + (model.latent or 0) // parallel.tensor
-        size = each * (rows * shape.k * shape.layers)
+            n = model.experts + (model.latent or 0) // parallel.tensor
+        size = each * (n * shape.k * shape.layers)
         found.append(Weight(shape.name, "bfloat16" if plain else dense_dtype, size, size, shape.replicated))
     moe_layers = _need(model, model.moe_layers, "moe_layers")
     if model.latent is not None:
