@@ -110,9 +110,9 @@ class BandPoint(Sparse):
     latency: Latency
     """Of the decision; for stock the baseline's own."""
     baseline: str
-    """Name of the fastest baseline here."""
+    """Name of the fastest baseline here; of emulated ranks, which have none, the slowest variant's."""
     baseline_latency: Latency
-    """Of the fastest baseline."""
+    """Of that baseline; of the variant's best config."""
     gain: Annotated[float, Field(ge=0, lt=1)]
     """Share of the baseline's time that the decision saves; 0 for stock."""
     paired: bool

@@ -146,6 +146,12 @@ def gather(
     return [shapes[key] for key in sorted(shapes)]
 
 
+def unasked(measured: Iterable[Provenance], asked: Sequence[Provenance]) -> str:
+    """Of which other provenances measurements are there, for the end of a message; empty where there are none."""
+    others = sorted(set(measured) - set(asked))
+    return f" (some are {' or '.join(others)}: ask for them with --provenance)" if others else ""
+
+
 def paired_samples(session: Session, shapes: Sequence[ShapeEvidence]) -> Samples:
     """The samples of every finalist."""
     return queries.samples(

@@ -140,7 +140,7 @@ class OperatorPlan(Part):
     name: str
     """Of the operator."""
     baselines: tuple[str, ...]
-    """Names of what serves today."""
+    """Names of what serves today; of emulated ranks, which have none, of the variants that stood in."""
     shapes: Annotated[tuple[ShapePlan, ...], Field(min_length=1)]
     """Each (shape, dtype, world, routing) once."""
 

@@ -40,6 +40,7 @@ from megatune_planner.evidence import Measured
 from megatune_planner.evidence import ShapeEvidence
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
+from megatune_planner.evidence import unasked
 from megatune_planner.fallback import fallback_rules
 from megatune_planner.gate import Gate
 from megatune_planner.gate import gate_of
@@ -59,6 +60,10 @@ from megatune_planner.plan import PlanTarget
 from megatune_planner.plan import ShapePlan
 from megatune_planner.routings import told_of_routings
 from megatune_planner.routings import told_of_routings_in
+from megatune_planner.stand_ins import WHY
+from megatune_planner.stand_ins import compared_with
+from megatune_planner.stand_ins import stands_in
+from megatune_planner.stand_ins import to_beat
 from megatune_planner.ties import Candidate
 from megatune_planner.ties import Samples
 from megatune_planner.ties import compare
@@ -126,7 +131,8 @@ def make_plan(
     :param context_errors: measured at lengths of context, of the configs that serve.
     :raises MegatuneError: for an unknown target, an empty name, provenances that are no evidence, and errors at lengths
         of context that are not of what serves.
-    :raises NothingMeasured: when no workload has a baseline and a config, or nothing beats its baseline.
+    :raises NothingMeasured: when no workload has a baseline (or, of emulated ranks, what stands in for one) and a
+        config, or nothing beats its baseline.
     """
     options = options or Options()
     expresses = expresses or {}
@@ -151,7 +157,8 @@ def make_plan(
     evidence = mixed(evidence, samples, objective, expresses)
     where = f"on target {target} in regime {regime}, of provenance {' or '.join(provenances)}"
     if not evidence:
-        raise NothingMeasured(f"nothing was measured {where}: run a campaign there first")
+        more = unasked(found.measurements, provenances)
+        raise NothingMeasured(f"nothing was measured {where}: run a campaign there first{more}")
     operators: dict[str, list[ShapePlan]] = {}
     for shape in evidence:
         names = baselines[shape.workload.operator]
@@ -161,9 +168,12 @@ def make_plan(
             planned = told_of_routings_in(planned, list(filter(None, alone)), _tied_alone(shape, samples, options))
             operators.setdefault(shape.workload.operator, []).append(planned)
     if not operators:
-        raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win")
+        shared = f" ({WHY}; two variants at the same tokens would do)" if Provenance.EMULATED in provenances else ""
+        raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win{shared}")
     plans = tuple(
-        OperatorPlan(name=each, baselines=tuple(baselines[each]), shapes=tuple(told_of_routings(shapes)))
+        OperatorPlan(
+            name=each, baselines=compared_with(shapes, baselines[each]), shapes=tuple(told_of_routings(shapes))
+        )
         for each, shapes in operators.items()
     )
     bands = [band for shapes in operators.values() for shape in shapes for band in shape.bands]
@@ -221,7 +231,7 @@ def plan_shape(
     preferred: Preferred | None,
     baselines: Sequence[str],
 ) -> ShapePlan | None:
-    """What is decided for one shape; None when no baseline was measured of it.
+    """What is decided for one shape; None when no baseline was measured of it, nor anything stands in for one.
 
     :param samples: of the finalists, by id of the measurement.
     :param baselines: names.
@@ -231,7 +241,8 @@ def plan_shape(
     gaps: list[Gap] = []
     for tokens, measured in sorted(evidence.at.items()):
         gaps += (Gap(tokens=tokens, reason=reason) for reason in measured.gaps)
-        if not measured.baselines:
+        rivals = to_beat(measured)
+        if not rivals:
             if not measured.gaps:
                 where = "" if evidence.mix is None else f" at each of {', '.join(evidence.mix.routings)}"
                 gaps.append(Gap(tokens=tokens, reason=f"no baseline was measured{where}"))
@@ -239,7 +250,7 @@ def plan_shape(
         standings.append(
             Standing.of(
                 tokens,
-                min(measured.baselines, key=_speed),
+                min(rivals, key=_speed),
                 measured.candidates,
                 samples,
                 min_gain=options.min_gain,
@@ -296,7 +307,7 @@ def _fast_baselines(
     """The fastest baseline and those that tie with it, by name."""
     return {
         baseline.variant: baseline
-        for baseline in at[standing.tokens].baselines
+        for baseline in to_beat(at[standing.tokens])
         if baseline is standing.baseline or compare(baseline, standing.baseline, samples).low <= 1 + options.tie_slack
     }
 
@@ -317,8 +328,9 @@ def _bands(
         yield Band(
             tokens_lo=segment.lo,
             tokens_hi=segment.hi,
-            decision=_decision(evidence.workload, segment, baseline, standings),
-            reason=_reason(segment, points, standings[0].tokens, options),
+            # What stands in for a baseline serves nowhere: stock is not known then.
+            decision=_decision(evidence.workload, segment, "" if stands_in(evidence, points) else baseline, standings),
+            reason=_reason(evidence, segment, points, standings[0].tokens, options),
             points=points,
             measured_share=len(points) / (segment.hi - segment.lo + 1),
         )
@@ -424,15 +436,20 @@ def _point(measured: Measured, standing: Standing, config: str | None, serving_b
     )
 
 
-def _reason(segment: Segment, points: Sequence[BandPoint], smallest: int, options: Options) -> str:
+def _reason(
+    evidence: ShapeEvidence, segment: Segment, points: Sequence[BandPoint], smallest: int, options: Options
+) -> str:
+    alone = stands_in(evidence, points)
+    why = f" ({WHY})" if alone else ""
     if segment.config is not None:
         if not points:
             return "lies between measured tokens"
         gains = sorted(point.gain for point in points)
         span = f"{gains[0]:.1%}" if len(gains) == 1 else f"{gains[0]:.1%} to {gains[-1]:.1%}"
-        return f"{span} less time than {' and '.join(sorted({point.baseline for point in points}))}"
+        return f"{span} less time than {' and '.join(sorted({point.baseline for point in points}))}{why}"
     if points:
-        return f"nothing beat the baseline by {options.min_gain:.1%} beyond its interval"
+        rival = "the slowest variant" if alone else "the baseline"
+        return f"nothing beat {rival} by {options.min_gain:.1%} beyond its interval{why}"
     if segment.hi < smallest:
         return f"fewer than the {smallest} tokens that were measured at least"
     return "lies between measured tokens whose configs do not win at each other's"

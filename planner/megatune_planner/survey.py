@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
+from megatune_db import queries
 from megatune_db.records import Provenance
 from megatune_db.records import Regime
 from megatune_kernels.errors import NothingMeasured
@@ -17,6 +18,7 @@ from megatune_planner.crossovers import refinement
 from megatune_planner.curves import best_of_each
 from megatune_planner.evidence import gather
 from megatune_planner.evidence import paired_samples
+from megatune_planner.evidence import unasked
 from megatune_planner.plan import Plan
 from megatune_planner.schema import Part
 from megatune_planner.schema import Tokens
@@ -78,9 +80,11 @@ def of_measurements(
     """
     found = list(_surveyed(session, target, regime, provenances, baselines))
     if not found:
+        there = [row.measurements for row in queries.targets(session, counted=False) if row.digest == target]
+        more = unasked((provenance for each in there for provenance in each), provenances)
         raise NothingMeasured(
             f"no two variants were measured at the same tokens on target {target} in regime {regime}, of provenance "
-            f"{' or '.join(provenances)}"
+            f"{' or '.join(provenances)}{more}"
         )
     return found
 

@@ -158,6 +158,7 @@ def _run(campaign: Campaign, db: Location, gpu: int, as_json: bool, where: _Wher
     :param again: the command that goes on when it is stopped.
     """
     from megatune_db.records import CampaignState
+    from megatune_db.records import Provenance
     from megatune_tuner.execution import run_file
     from megatune_tuner.execution import run_on_workers
 
@@ -180,7 +181,8 @@ def _run(campaign: Campaign, db: Location, gpu: int, as_json: bool, where: _Wher
         typer.echo(f"stopped; to go on: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
     if not as_json and summary.state is CampaignState.FINISHED:
-        typer.echo(f"next: megatune plan --db {db}")
+        asked = " --provenance emulated" if summary.provenance == Provenance.EMULATED else ""
+        typer.echo(f"next: megatune plan --db {db}{asked}")
 
 
 @app.command(epilog="Example: megatune record kimi-k3.toml --out kimi-k3.parquet --db tuned.db")
