@@ -76,7 +76,7 @@ def figures() -> list[Figure]:
     if GOAL_WORLD not in worlds:
         how = f"no recording of reductions at world {GOAL_WORLD} is shipped with this installation"
         made += _goals({}, how, None) + bisection_figures([], how)
-    for recording in sorted(groups, key=lambda one: one.about.target.hardware.world):
+    for recording in sorted(groups, key=lambda one: (one.about.target.hardware.world, one.is_emulated)):
         hardware = recording.about.target.hardware
         where = f"recording {recording.name}, {recording.about.target}, world {hardware.world}, {hardware.links}"
         found = cells(recording)
@@ -102,7 +102,8 @@ def _latencies(found: Iterable[Cell], provenance: Provenance, where: str) -> Ite
         for variant, us in sorted(variants.items()):
             against = f"{fastest} {baselines[fastest]:.2f} us; " if fastest else ""
             how = f"{against}the slowest rank's, back to back in a graph; {where}"
-            yield Figure(_named(variant, cell.workload), us, "us", "", None, provenance, how)
+            name = _named(variant, cell.workload) + (", emulated" if provenance is Provenance.EMULATED else "")
+            yield Figure(name, us, "us", "", None, provenance, how)
 
 
 def _named(variant: str, workload: Workload) -> str:

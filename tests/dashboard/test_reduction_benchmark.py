@@ -28,7 +28,8 @@ def test_the_shipped_recording_meets_its_goals() -> None:
     names = [figure.figure for figure in found]
     assert len(names) == len(set(names))
     # Of each variant at ten numbers of tokens and two widths, some of them with a goal.
-    assert sum(name.startswith(("full_fanout", "two_stage")) for name in names) == 2 * 20
+    groups = [name for name in names if not name.endswith("emulated")]
+    assert sum(name.startswith(("full_fanout", "two_stage")) for name in groups) == 2 * 20
     published = [figure for figure in found if "published" in figure.figure]
     assert published
     for figure in published:
@@ -40,11 +41,29 @@ def test_the_shipped_recording_meets_its_goals() -> None:
             assert figure.how.startswith(f"no variant gives way to another in recording {RECORDING}")
 
 
-def test_emulated_ranks_meet_no_goal_of_a_group(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The shipped recording as if its ranks had shared a GPU."""
     about, table = read_table(shipped_recordings()[RECORDING])
     hardware = replace(about.target.hardware, links="emulated")
-    path = tmp_path / "emulated.parquet"
-    write_table(path, table, replace(about, target=replace(about.target, hardware=hardware)))
+    made = tmp_path / "emulated.parquet"
+    write_table(made, table, replace(about, target=replace(about.target, hardware=hardware)))
+    return made
+
+
+def test_figures_of_a_group_stay_beside_those_of_emulated_ranks(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    group = {RECORDING: shipped_recordings()[RECORDING]}
+    monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: group)
+    alone = figures()
+    monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: {"emulated": path, **group})
+    found = figures()
+    assert found[: len(alone)] == alone
+    assert {figure.provenance for figure in found[len(alone) :]} == {"emulated"}
+    names = [figure.figure for figure in found]
+    assert len(names) == len(set(names)) == len(alone) + 2 * 20
+
+
+def test_emulated_ranks_meet_no_goal_of_a_group(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
     monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: {"emulated": path})
     found = figures()
     emulated = [figure for figure in found if figure.provenance == "emulated"]
