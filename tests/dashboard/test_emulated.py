@@ -19,7 +19,7 @@ from megatune_tuner.recording_file import write_table
 from megatune_tuner.recordings import shipped_recordings
 from megatune_tuner.recordings import workload_of
 
-TOKENS = (1, 8, 512)
+TOKENS = (1, 8, 64)
 CAMPAIGN = f"""
 name = "emulated"
 operators = ["reduction"]
