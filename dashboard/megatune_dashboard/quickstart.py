@@ -162,7 +162,9 @@ def _ratios(shape: ShapePlan) -> list[float]:
 
 
 def _baselines(plan: Plan) -> str:
-    found = {name for operator in plan.content.operators for name in operator.baselines}
+    from megatune_planner.rendering import baselines_of
+
+    found = {name for operator in plan.content.operators for shape in operator.shapes for name in baselines_of(shape)}
     return " and ".join(sorted(SAID.get(name, name) for name in found))
 
 

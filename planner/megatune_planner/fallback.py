@@ -77,11 +77,12 @@ def _of_shape(operator: str, shape: ShapePlan, context: ContextTooLong | None) -
     }
     needed = max((b.decision.workspace_bytes for b in shape.bands if b.decision.kind == "config"), default=0)
     if needed:
+        writers = "peers write" if shape.world > 1 else "its kernels write"
         yield WorkspaceTooSmall.model_validate(
             {
                 **where,
                 "workspace_bytes": needed,
-                "reason": "peers write into this memory, and beyond its end where it is too small",
+                "reason": f"{writers} into this memory, and beyond its end where it is too small",
             }
         )
     first, last = shape.measured_tokens[0], shape.measured_tokens[-1]

@@ -188,7 +188,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     for operator in content.operators:
         for shape in operator.shapes:
             yield Text("")
-            saved = f"saves {saved_share(shape):.1%} of {'/'.join(operator.baselines)}"
+            saved = f"saves {saved_share(shape):.1%} of {'/'.join(baselines_of(shape))}"
             yield Text.assemble(
                 (f"{operator.name} {shape.shape}", "bold"),
                 f"  {shape.dtype}, world {shape.world}{routing_suffix(shape)}: {saved}",
@@ -209,6 +209,11 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
 def _objective(asked: AskedObjective) -> str:
     weights = ", ".join(f"{name} {weight:g}" for name, weight in asked.weights.items())
     return f"{asked.kind} over {weights or 'the routings that a shape was measured at'}"
+
+
+def baselines_of(shape: ShapePlan) -> list[str]:
+    """The baselines that the shape's decisions are compared with: at each tokens the fastest that worked."""
+    return sorted({point.baseline for band in shape.bands for point in band.points})
 
 
 def routing_suffix(shape: ShapePlan) -> str:
@@ -294,9 +299,12 @@ def _remarks(shape: ShapePlan) -> Iterator[str]:
 
 def _of_workloads(shape: ShapePlan) -> Iterator[str]:
     """What the operator says of each workload, and of a mix what its decision takes at each routing."""
-    for point in (point for band in shape.bands for point in band.points):
-        if point.facts:
-            yield f"at {point.tokens} tokens: {facts_text(point.facts)}"
+    points = [point for band in shape.bands for point in band.points]
+    known = [(point.tokens, point.facts) for point in points if point.facts]
+    for name in sorted({name for _, facts in known for name in facts}):
+        told = (f"{facts[name]:.4g} at {tokens}" for tokens, facts in known if name in facts)
+        yield f"{name} by tokens: {', '.join(told)}"
+    for point in points:
         if point.routings:
             yield f"at {point.tokens} tokens: " + "; ".join(map(routing_text, point.routings))
 
@@ -319,18 +327,24 @@ def _fixed(plan: Plan) -> list[tuple[str, str]]:
 
 def _rules(plan: Plan) -> Table:
     table = Table.grid(padding=(0, 2))
+    for _ in range(4):
+        # A shape is one long word.
+        table.add_column(overflow="fold")
     for number, rule in enumerate(plan.content.fallback, 1):
         where = ""
+        # Of rules about a shape, at which routing.
+        routing = getattr(rule, "routing", "none")
+        of = "" if routing == "none" else f", routing {routing},"
         if rule.when == "outside_tokens":
             # There is no step of fewer tokens than 1.
             below = f"below {rule.below}, " if rule.below > 1 else ""
-            where = f" {rule.operator} {rule.shape} {below}above {rule.above}"
+            where = f" {rule.operator} {rule.shape}{of} {below}above {rule.above}"
         elif rule.when == "stock_won":
-            where = f" {rule.operator} {rule.shape} {_interval(rule.tokens_lo, rule.tokens_hi)}"
+            where = f" {rule.operator} {rule.shape}{of} {_interval(rule.tokens_lo, rule.tokens_hi)}"
         elif rule.when == "workspace_too_small":
-            where = f" {rule.operator} {rule.shape} world {rule.world} below {rule.workspace_bytes} bytes"
+            where = f" {rule.operator} {rule.shape}{of} world {rule.world} below {rule.workspace_bytes} bytes"
         elif rule.when == "context_too_long":
-            where = f" {rule.operator} {rule.shape} above {rule.above} tokens of context"
+            where = f" {rule.operator} {rule.shape}{of} above {rule.above} tokens of context"
         elif rule.when == "missing_link":
             where = f" {rule.links}"
         table.add_row(

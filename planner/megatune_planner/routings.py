@@ -1,8 +1,9 @@
 """What a plan says where the same shape was measured at several routings: whether its winner changes with the routing.
 
 Where each routing has a table of its own, a reader knows under which it serves; who does not know it sees from a band's
-reason that another routing of the same shape is served otherwise, and at which tokens. Where one table is for all of
-them, a band's reason says at which routing alone something else would serve, and would not tie.
+reason that another routing of the same shape is served otherwise, and at which tokens: by which variant, or by what
+unlike values of the same one, since the rest is in that routing's table. Where one table is for all of them, a band's
+reason says at which routing alone which config would serve, and would not tie.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
+from megatune_kernels.space import Value
 from megatune_planner.band_schema import Band
 from megatune_planner.plan import ShapePlan
 
@@ -23,19 +25,27 @@ Ties = AbstractSet[tuple[str, int, str]]
 def told_of_routings(shapes: Sequence[ShapePlan]) -> list[ShapePlan]:
     """The same shapes, with bands that say where another routing has another winner."""
     return [
-        told_of_routings_in(shape, [other for other in shapes if _differs_in_routing(shape, other)]) for shape in shapes
+        _told(shape, [other for other in shapes if _differs_in_routing(shape, other)], frozenset(), briefly=True)
+        for shape in shapes
     ]
 
 
 def told_of_routings_in(shape: ShapePlan, others: Sequence[ShapePlan], ties: Ties = frozenset()) -> ShapePlan:
-    """The shape, with bands that say where one of the others has another winner.
+    """The shape, with bands that say where one of the others, which the plan does not have, has another winner.
 
     :param others: the same shape at other routings.
     :param ties: what is as good as the winner of another.
     """
+    return _told(shape, others, ties, briefly=False)
+
+
+def _told(shape: ShapePlan, others: Sequence[ShapePlan], ties: Ties, *, briefly: bool) -> ShapePlan:
+    """
+    :param briefly: whether the others' configs can be looked up in the plan.
+    """
     if not others:
         return shape
-    return shape.model_copy(update={"bands": tuple(_band(band, others, ties) for band in shape.bands)})
+    return shape.model_copy(update={"bands": tuple(_band(band, others, ties, briefly) for band in shape.bands)})
 
 
 def changes_text(band: Band) -> str:
@@ -49,14 +59,14 @@ def _differs_in_routing(one: ShapePlan, other: ShapePlan) -> bool:
     return same and one.routing != other.routing
 
 
-def _band(band: Band, others: Sequence[ShapePlan], ties: Ties) -> Band:
-    changes = "; ".join(change for other in others for change in _changes(band, other, ties))
+def _band(band: Band, others: Sequence[ShapePlan], ties: Ties, briefly: bool) -> Band:
+    changes = "; ".join(change for other in others for change in _changes(band, other, ties, briefly))
     if not changes:
         return band
     return band.model_copy(update={"reason": f"{band.reason}; {CHANGES}{changes}"})
 
 
-def _changes(band: Band, other: ShapePlan, ties: Ties) -> Iterator[str]:
+def _changes(band: Band, other: ShapePlan, ties: Ties, briefly: bool) -> Iterator[str]:
     """Where tokens of the band that were measured at another routing are served otherwise there."""
     mine = band.decision.config if band.decision.kind == "config" else ""
     for theirs in other.bands:
@@ -65,14 +75,24 @@ def _changes(band: Band, other: ShapePlan, ties: Ties) -> Iterator[str]:
             for point in theirs.points
             if band.covers(point.tokens) and (other.routing, point.tokens, mine) not in ties
         ]
-        if not tokens or not band.points or _served(theirs) == _served(band):
+        if not tokens or not band.points or _config(theirs) == _config(band):
             continue
         where = f"{tokens[0]} to {tokens[-1]} tokens" if len(tokens) > 1 else f"{tokens[0]} tokens"
-        yield f"{other.routing} has {_served(theirs)} at {where}"
+        yield f"{other.routing} has {_served(theirs, band if briefly else None)} at {where}"
 
 
-def _served(band: Band) -> str:
+def _config(band: Band) -> tuple[str, dict[str, Value]]:
     decision = band.decision
-    if decision.kind == "config":
-        return " ".join([decision.variant, *(f"{name}={value}" for name, value in sorted(decision.params.items()))])
-    return "stock"
+    return (decision.variant, dict(decision.params)) if decision.kind == "config" else ("stock", {})
+
+
+def _served(theirs: Band, mine: Band | None) -> str:
+    """
+    :param mine: what they are told apart from; None: all of it is told.
+    """
+    variant, params = _config(theirs)
+    if mine is not None:
+        own_variant, own = _config(mine)
+        alike = own if variant == own_variant else params
+        params = {name: value for name, value in params.items() if name not in alike or value != alike[name]}
+    return " ".join([variant, *(f"{name}={value}" for name, value in sorted(params.items()))])

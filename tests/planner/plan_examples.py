@@ -20,6 +20,7 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
+from megatune_kernels.operator import operators
 from megatune_kernels.space import Config
 from megatune_kernels.target import Hardware
 from megatune_kernels.target import Target
@@ -138,6 +139,7 @@ def fill(session: Session, cases: Iterable[Case], target: Target = TARGET) -> No
     cases = list(cases)
     for case in cases:
         workload = case.workload
+        tuned = operators().get(workload.operator)
         store.put_workload(
             session,
             digest=workload.digest,
@@ -148,6 +150,7 @@ def fill(session: Session, cases: Iterable[Case], target: Target = TARGET) -> No
             dtype=workload.dtype,
             world=workload.world,
             routing=workload.routing,
+            facts=tuned.facts(workload) or None if tuned else None,
         )
         store.put_config(
             session,

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from serving_examples import experts_cases
+from serving_examples import serving_plan
 
 from megatune_kernels.errors import MegatuneError
 from megatune_planner.figure import latency_figure
@@ -50,6 +52,27 @@ def test_reasons_and_rules_say_no_more_than_they_must(plan: Plan) -> None:
     wide = rendered(plan, 160)
     assert "outside tokens projection k=7168,n=1536 above 64 " in wide
     assert "below 1," not in wide
+
+
+def test_routings_of_a_shape_are_told_apart_and_their_coverage_is_there(tmp_path: Path) -> None:
+    cases = experts_cases((1, 8), {"balanced": 20.0, "same": 10.0}, 500.0)
+    made = serving_plan(tmp_path, (1,), experts=cases)
+    (experts,) = (each for each in made.content.operators if each.name == "experts")
+    # One of the baselines did not work anywhere.
+    more = experts.model_copy(update={"baselines": ("torch", "vllm-fused-moe")})
+    content = made.content.model_copy(
+        update={"operators": tuple(more if each is experts else each for each in made.content.operators)}
+    )
+    text = rendered(made.model_copy(update={"content": content}), 400)
+    assert "mxfp4, world 1, routing balanced: saves 96.0% of torch\n" in text
+    words = " ".join(text.split())
+    for distinct, most in ((128, 1), (16, 8)):
+        assert f"distinct experts by tokens: 16 at 1, {distinct} at 8 most tokens of an expert by" in words
+        assert f"most tokens of an expert by tokens: 1 at 1, {most} at 8" in words
+    for routing in ("balanced", "same"):
+        assert f"top=16,width=192, routing {routing}, above 8 stock" in words
+    assert "stock its kernels write into this memory" in words
+    assert "stock peers write into this memory" in words
 
 
 def test_a_narrow_terminal_gets_fewer_columns_and_no_cut_ones(plan: Plan) -> None:

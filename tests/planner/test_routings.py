@@ -45,3 +45,17 @@ def test_a_band_whose_winner_changes_with_the_routing_says_so(tmp_path: Path) ->
 def test_one_that_does_not_says_nothing(tmp_path: Path) -> None:
     found = shapes(tmp_path, ("balanced", 1, 10.0, 12.0), ("same", 1, 8.0, 12.0))
     assert all("routing" not in band.reason for shape in found.values() for band in shape.bands)
+
+
+def test_another_routing_is_told_by_its_variant_or_by_what_differs_in_the_same_one(tmp_path: Path) -> None:
+    cases = []
+    for routing, winner in {"balanced": simt(rows=2), "same": simt(rows=4), "power_law_1.2": mma()}.items():
+        workload = Workload.of("projection", {"n": 1024, "k": 1024}, 1, routing=routing)
+        times = {simt(rows=2): 12.0, simt(rows=4): 12.0, mma(): 12.0, CUBLAS: 20.0} | {winner: 10.0}
+        cases += [Case(workload, config, us, Stage.FINAL, routing) for config, us in times.items()]
+    (operator,) = example_plan(tmp_path, cases).content.operators
+    found = {shape.routing: shape.bands[0].reason.partition("; ")[2] for shape in operator.shapes}
+    assert found["balanced"] == (
+        "the winner changes with the routing: power_law_1.2 has mma at 1 tokens; same has simt rows=4 at 1 tokens"
+    )
+    assert "same has simt at 1 tokens" in found["power_law_1.2"]
