@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from dataclasses import dataclass
+from dataclasses import replace
 from importlib.resources import files
 from typing import Any
 
@@ -82,6 +83,14 @@ def figures() -> list[Figure]:
         found = cells(recording)
         if recording.is_emulated:
             made += _latencies(found.values(), Provenance.EMULATED, where)
+            # Where its variants cross is another matter than how fast they are: that is found, or it is not.
+            if crossings := bisected(recording):
+                made += [
+                    replace(
+                        one, figure=f"{one.figure}, world {hardware.world}, emulated", provenance=Provenance.EMULATED
+                    )
+                    for one in bisection_figures(crossings, where)
+                ]
             continue
         if hardware.world == GOAL_WORLD:
             made += _goals(found, where, hardware.gpu)

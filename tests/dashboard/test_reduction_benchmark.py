@@ -9,6 +9,9 @@ import pytest
 
 from megatune_dashboard import reduction_benchmark
 from megatune_dashboard.reduction_benchmark import figures
+from megatune_kernels.operator import operator
+from megatune_tuner.bisection_benchmark import Bisected
+from megatune_tuner.bisection_benchmark import Place
 from megatune_tuner.recording_file import read_table
 from megatune_tuner.recording_file import write_table
 from megatune_tuner.recordings import shipped_recordings
@@ -74,3 +77,15 @@ def test_emulated_ranks_meet_no_goal_of_a_group(monkeypatch: pytest.MonkeyPatch,
         assert figure.value is None
         assert figure.met is None
         assert "no recording of reductions at world 2 is shipped" in figure.how
+
+
+def test_a_sweep_of_emulated_ranks_is_compared_with_bisection(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
+    place = Place("full_fanout", "two_stage", 10, 12, 11.0)
+    found = Bisected(operator("reduction").workload({"width": 7168}, 1, world=2), place, place, 7, 64)
+    monkeypatch.setattr(reduction_benchmark, "shipped_recordings", lambda: {"emulated": path})
+    monkeypatch.setattr(reduction_benchmark, "bisected", lambda _: [found])
+    figures_of = {figure.figure: figure for figure in figures()}
+    off = figures_of["crossovers: bisection off the sweep, world 2, emulated"]
+    share = figures_of["crossovers: share of the sweep's measurements, world 2, emulated"]
+    assert (off.value, off.met, off.provenance) == (0, True, "emulated")
+    assert (share.value, share.met, share.provenance) == (pytest.approx(100 * 7 / 64), True, "emulated")
