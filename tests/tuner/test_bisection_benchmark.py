@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import crossing_toy
@@ -14,6 +15,7 @@ from campaigns import campaign
 from crossing_toy import CrossingToy
 from crossing_toy import crossing
 
+from megatune_db.records import Provenance
 from megatune_db.session import open_database
 from megatune_kernels.operator import Workload
 from megatune_kernels.space import Config
@@ -84,6 +86,19 @@ def test_cells_around_crossovers_are_no_sampled_ones(recording: Recording, tmp_p
     assert len(recording.workloads) > len(SIZES) * len(TOKENS)
     merge(tmp_path / "merged.parquet", [recording, recording])
     assert sampled_cells(read_recording(tmp_path / "merged.parquet")) == sampled_cells(recording)
+
+
+def test_ranks_that_shared_a_gpu_are_compared_alike(tmp_path: Path) -> None:
+    target = replace(toy.TARGET, hardware=replace(toy.TARGET.hardware, links="emulated"))
+    runner = ToyRunner(samples=crossing_toy.samples_us, at=target, provenance=Provenance.EMULATED)
+    asked = campaign(tokens=TOKENS, more="record.around_crossovers = 0.25")
+    with open_database(tmp_path / "emulated.db") as database:
+        record(asked, runner, database, tmp_path / "emulated.parquet")
+    emulated = read_recording(tmp_path / "emulated.parquet")
+    assert emulated.is_emulated
+    (one,) = bisected(emulated)
+    assert one.off <= 0.05
+    assert one.share <= 0.25
 
 
 def test_cells_are_counted(found: list[Bisected]) -> None:
