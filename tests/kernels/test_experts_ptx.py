@@ -17,6 +17,7 @@ from ptx_machine import run
 
 from megatune_kernels.audit import ptx_statements
 from megatune_kernels.experts.geometry import FAULT_WORDS
+from megatune_kernels.experts.geometry import PAIR_BITS
 from megatune_kernels.experts.geometry import ROW_BYTES
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
@@ -116,10 +117,23 @@ class Machine:
         return self.buffers.check()
 
 
+PLAIN: dict[str, Any] = {
+    "launches": 2,
+    "grid": 132,
+    "up_split": "k",
+    "up_steals": False,
+    "up_depth_mib": 0,
+    "up_resident": 1,
+    "up_row_tiles": 2,
+    "up_stages": 3,
+    "down_stages": 3,
+}
+
+
 def config_of(workload: Workload, variant: str, **wanted: Any) -> Config:
     space = EXPERTS.space(workload, SM90)
     start = next(config for config in space.defaults() if config.variant == variant)
-    config = Config.of(variant, {**start.params, **wanted})
+    config = Config.of(variant, {**start.params, **PLAIN, **wanted})
     assert not space.violations(config), space.violations(config)
     return config
 
@@ -304,23 +318,32 @@ def test_what_waits_for_other_kernels_and_blocks(
     assert re.fullmatch(order, "".join(found))
 
 
-def test_interleaved_weights_are_those_of_the_checkpoint() -> None:
-    from megatune_kernels.experts.weights import Weights
-    from megatune_kernels.experts.weights import codes_of
+def test_interleaved_bits_are_those_of_the_checkpoint() -> None:
     from megatune_kernels.experts.weights import interleaved
 
     # All pairs of codes at every place, in the order of checkpoints: the even element in the lower half of a byte.
-    stored = torch.arange(256, dtype=torch.uint8).repeat(16, 5)[:, :1024]
-    codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)
+    stored = torch.arange(256, dtype=torch.uint8).repeat(3, 5)[:, :1024]
+    codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2).unflatten(-1, (-1, 8)).to(torch.int32)
     taken = interleaved(stored)
     assert taken.shape == stored.shape
-    assert not torch.equal(taken, stored)
-    assert torch.equal(codes_of(taken), codes.to(torch.int32))
-    scales = torch.full((1, 16, 2048 // 32), 128, dtype=torch.uint8)
-    numbers = Weights.of("mxfp4", taken[None], scales, gated=False).as_numbers(0, slice(None), torch.float64)
+    words = taken.view(torch.int32)
+    for element, bit in itertools.product(range(8), range(4)):
+        place = PAIR_BITS[element // 2][bit] + element % 2 * 16
+        assert torch.equal((words >> place) & 1, (codes[..., element] >> bit) & 1)
+
+
+def test_numbers_of_mxfp4_are_those_of_its_format() -> None:
+    from megatune_kernels.experts.weights import Weights
+
+    stored = torch.arange(256, dtype=torch.uint8).repeat(16, 2)
+    codes = torch.stack([stored & 15, stored >> 4], dim=-1).flatten(-2)
+    scales = torch.arange(120, 136, dtype=torch.uint8).repeat(16, 2)[None, None]
+    weights = Weights.of("mxfp4", stored[None, None], scales, gated=False)
     magnitudes = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0], dtype=torch.float64)
-    expected = magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -2.0, 2.0)
-    assert torch.equal(numbers, expected)
+    signed = magnitudes[(codes & 7).long()] * torch.where(codes >= 8, -1.0, 1.0)
+    factors = 2.0 ** (scales[0, 0].double() - 127).repeat_interleave(32, dim=-1)
+    for dtype in (torch.float64, torch.bfloat16):
+        assert torch.equal(weights.as_numbers(0, 0, dtype), (signed * factors).to(dtype))
 
 
 @pytest.mark.parametrize("dtype", ["mxfp4", "fp8", "bf16"])

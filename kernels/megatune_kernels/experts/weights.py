@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import torch
+from torch.nn import functional
 
 from megatune_kernels.experts.geometry import BF16
 from megatune_kernels.experts.geometry import FP8
@@ -27,6 +29,8 @@ from megatune_kernels.projection.geometry import TILE_ROWS
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 E8M0_BIAS = 127
+EXPERTS_AT_ONCE = 64
+"""Whose weights are packed together."""
 SCALES = (119, 122)
 """E8M0 drawn, from 2^-8 up to 2^-6: products with a few thousand normals stay small."""
 E4M3_ROOT_MEAN_SQUARE = 100.06
@@ -37,8 +41,8 @@ STANDARD_DEVIATION = 2.0**-5
 
 @dataclass(frozen=True)
 class Weights:
-    """[copies, experts, rows, k] of one of the two matrices, interleaved, and scales: [copies, experts, rows, k / 32]
-    in bytes, [copies, experts, rows / 128, k / 128] in FP32, or nothing. Kernels read both packed."""
+    """[copies, experts, rows, k] of one of the two matrices as checkpoints have it, and scales: [copies, experts, rows,
+    k / 32] in bytes, [copies, experts, rows / 128, k / 128] in FP32, or nothing. Kernels read both packed."""
 
     values: torch.Tensor
     scales: torch.Tensor
@@ -51,7 +55,12 @@ class Weights:
         :param gated: whether the first half of the rows are gates, as in w13.
         """
         own_scales = packed_scales(scales, gated=gated) if dtype == MXFP4 else scales
-        return Weights(values, scales, packed(values.view(torch.uint8), dtype, gated=gated), own_scales)
+        own = torch.empty(*values.shape[:2], values[0, 0].nbytes, dtype=torch.uint8, device=values.device)
+        for copy, expert in product(range(values.shape[0]), range(0, values.shape[1], EXPERTS_AT_ONCE)):
+            some = values[copy, expert : expert + EXPERTS_AT_ONCE].view(torch.uint8)
+            some = interleaved(some) if dtype == MXFP4 else some
+            own[copy, expert : expert + EXPERTS_AT_ONCE] = packed(some, dtype, gated=gated)
+        return Weights(values, scales, own, own_scales)
 
     @staticmethod
     def drawn(
@@ -91,11 +100,9 @@ class Weights:
             scales = self.scales[copy][experts].to(dtype)
             spread = scales.repeat_interleave(SCALE_BLOCK, dim=-1).repeat_interleave(SCALE_BLOCK, dim=-2)
             return values.view(torch.float8_e4m3fn).to(dtype) * spread
-        table = _table(dtype, values.device)
-        codes = codes_of(values)
-        exponents = self.scales[copy][experts].to(torch.int32) - E8M0_BIAS
-        factors = torch.exp2(exponents.to(dtype)).repeat_interleave(SCALE_GROUP, dim=-1)
-        return table[codes] * factors
+        numbers = functional.embedding(values.to(torch.int32), _pairs(dtype, values.device)).flatten(-2)
+        factors = torch.exp2(self.scales[copy][experts].to(dtype) - E8M0_BIAS)
+        return (numbers.unflatten(-1, (-1, SCALE_GROUP)) * factors[..., None]).flatten(-2)
 
 
 def packed(values: torch.Tensor, dtype: str, *, gated: bool) -> torch.Tensor:
@@ -138,31 +145,31 @@ def _reordered(tiles: torch.Tensor, order: tuple[int, ...]) -> torch.Tensor:
 
 
 def interleaved(values: torch.Tensor) -> torch.Tensor:
-    """MXFP4 as the kernels take it.
+    """MXFP4 with its bits where the kernels have them.
 
     :param values: [..., k / 2] in bytes, as checkpoints have it, k a multiple of 8.
     """
-    codes = torch.stack([values & 15, values >> 4], dim=-1).flatten(-2).unflatten(-1, (-1, 8)).to(torch.int32)
-    words = torch.zeros(codes.shape[:-1], dtype=torch.int32, device=values.device)
-    for element in range(8):
-        for bit, place in enumerate(PAIR_BITS[element // 2]):
-            words |= ((codes[..., element] >> bit) & 1) << (place + element % 2 * 16)
-    return words.view(torch.uint8)
-
-
-def codes_of(values: torch.Tensor) -> torch.Tensor:
-    """E2M1 [..., k] of interleaved bytes [..., k / 2]."""
-    words = values.contiguous().view(torch.int32)
-    found = []
-    for element in range(8):
-        code = torch.zeros_like(words)
-        for bit, place in enumerate(PAIR_BITS[element // 2]):
-            code |= ((words >> (place + element % 2 * 16)) & 1) << bit
-        found.append(code)
-    return torch.stack(found, dim=-1).flatten(-2)
+    tables = _places(values.device)
+    words = values.unflatten(-1, (-1, 4)).to(torch.int32)
+    found = [tables[number][words[..., number]] for number in range(4)]
+    return (found[0] | found[1] | found[2] | found[3]).view(torch.uint8)
 
 
 @cache
-def _table(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Numbers by code. Made once: nothing may be copied to a GPU while a graph is captured."""
-    return torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=dtype, device=device)
+def _places(device: torch.device) -> torch.Tensor:
+    """What each byte of a word of checkpoints becomes [4, 256]: the byte has two neighbouring elements."""
+    found = torch.zeros(4, 256, dtype=torch.int64)
+    every = torch.arange(256)
+    for number in range(4):
+        for half in range(2):
+            for bit, place in enumerate(PAIR_BITS[number]):
+                found[number] |= ((every >> (4 * half + bit)) & 1) << (place + 16 * half)
+    return found.to(torch.int32).to(device)
+
+
+@cache
+def _pairs(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """The two numbers of a byte [256, 2]. Made once: nothing may be copied to a GPU while a graph is captured."""
+    numbers = torch.tensor([*E2M1, *(-value for value in E2M1)], dtype=dtype)
+    every = torch.arange(256)
+    return torch.stack([numbers[every & 15], numbers[every >> 4]], dim=-1).to(device)
