@@ -37,6 +37,8 @@ from reduction_examples import example_reduction_plan
 from reduction_examples import plan_of
 from reduction_examples import reduction_cases
 from reduction_examples import wins
+from serving_examples import experts_cases
+from serving_examples import serving_plan
 
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
@@ -83,6 +85,20 @@ def reductions(tmp_path: Path) -> Plan:
         *reduction_cases(3584, 8, wins({1: FANOUT, 11: FANOUT, 12: TWO_STAGE, 32: TWO_STAGE, 33: NCCL, 64: NCCL})),
     ]
     return plan_of(tmp_path, cases)
+
+
+def test_operators_that_no_table_is_about_are_left_out_with_the_reason(tmp_path: Path) -> None:
+    routed = serving_plan(tmp_path, (1, 8), router=True, experts=experts_cases((1, 8), {"balanced": 20.0}, 500.0))
+    unheld = [each for each in overlay_of(routed).skipped if each.startswith(("router_front: ", "experts: "))]
+    assert [each.partition(":")[0] for each in unheld] == ["experts", "router_front"]
+    assert "PREGROUP" in unheld[0]
+    assert "always shares the router's rows out" in unheld[1]
+    assert "always shares the router's rows out" in exported(routed)[2]
+    only = routed.content.model_copy(
+        update={"operators": tuple(each for each in routed.content.operators if each.name == "router_front")}
+    )
+    with pytest.raises(MegatuneError, match=r"changes nothing in vLLM: .*; router_front: no table of vLLM's holds"):
+        exported(Plan.of(only))
 
 
 def test_the_same_plan_gives_the_same_bytes(plan: Plan, reductions: Plan) -> None:

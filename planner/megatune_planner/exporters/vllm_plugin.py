@@ -62,6 +62,15 @@ DSV3 = "dsv3_fused_a"
 """A kernel that vLLM's table may name in place of a config. It keeps its place where it was not measured."""
 
 
+UNHELD = {
+    "router_front": "no table of vLLM's holds what it decides: the specialised decode always shares the router's rows "
+    "out, and FRONT, MERGED and SPLIT are about kernels of vLLM's own",
+    "experts": "no table of vLLM's holds what it decides: PREGROUP, EARLY and JOIN are about kernels of vLLM's own, "
+    "and tables of fused MoE about Triton's",
+}
+"""Operators that a plan may have and the overlay never changes anything for, and why."""
+
+
 @dataclass(frozen=True)
 class Changes:
     """What a part of the plan changes."""
@@ -136,8 +145,13 @@ def _changes(plan: Plan) -> list[tuple[Source, Changes]]:
         except MegatuneError as error:
             refused.append(f"{source.exporter.name}: {str(error).removeprefix(f'{source.exporter.name}: ')}")
     if not found:
+        refused += _unheld(plan)
         raise MegatuneError(f"vllm-plugin: the plan changes nothing in vLLM: {'; '.join(refused)}")
     return found
+
+
+def _unheld(plan: Plan) -> list[str]:
+    return [f"{each.name}: {UNHELD[each.name]}" for each in plan.content.operators if each.name in UNHELD]
 
 
 def _overlay(plan: Plan, runtime: Runtime) -> Overlay:
@@ -148,7 +162,7 @@ def _overlay(plan: Plan, runtime: Runtime) -> Overlay:
         tables=tuple(table for changes in found for table in changes.tables),
         stock_steps={world: shapes for changes in found for world, shapes in changes.stock_steps.items()},
         # What an exporter left out it says of all its tables at once.
-        skipped=tuple(dict.fromkeys(each for changes in found for each in changes.skipped)),
+        skipped=(*dict.fromkeys(each for changes in found for each in changes.skipped), *_unheld(plan)),
     )
 
 
