@@ -151,7 +151,9 @@ def mma(lanes: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
         for i in range(2):
             for half in range(2):
                 b[pair + half + 8 * i, group] = float_of(words[4 + i] >> 16 * half << 16 & 0xFFFF0000)
-    product = a @ b
+    # Columns without a token are multiplied too, whatever lies there.
+    with np.errstate(invalid="ignore", over="ignore"):
+        product = a @ b
     return [
         tuple(bits_of(product[group + i // 2 * 8, pair + i % 2] + float_of(words[6 + i])) for i in range(4))
         for (group, pair), words in zip(places, lanes, strict=True)
