@@ -15,6 +15,7 @@ from megatune_planner.band_schema import Latency
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import crossover_text
+from megatune_planner.rendering import routing_suffix
 from megatune_planner.rendering import tokens_text
 from megatune_planner.rendering import unrepeatable_where
 from megatune_planner.schema import MeasurementId
@@ -160,7 +161,7 @@ def _gaps(operator: str, shape: ShapePlan) -> Iterator[ReviewWarning]:
 
 def _where(operator: str, shape: ShapePlan) -> str:
     world = f" world {shape.world}" if shape.world > 1 else ""
-    return f"{operator} {shape.shape} {shape.dtype}{world}"
+    return f"{operator} {shape.shape} {shape.dtype}{world}{routing_suffix(shape)}"
 
 
 def _tokens(count: int) -> str:

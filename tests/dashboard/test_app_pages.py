@@ -8,6 +8,7 @@ from collections.abc import Callable
 from collections.abc import Iterator
 from contextlib import closing
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from megatune_dashboard.app.pages import PAGES
 from megatune_dashboard.app.pages import campaigns
 from megatune_dashboard.app.people import Person
 from megatune_dashboard.app.people import Role
+from megatune_dashboard.app.search_charts import history_figure
 from megatune_dashboard.app.source import Source
 from megatune_db import models
 from megatune_db import queries
@@ -33,6 +35,7 @@ from megatune_db import reviews
 from megatune_db import store
 from megatune_db.codec import SAMPLE
 from megatune_db.records import CampaignAction
+from megatune_db.records import Status
 from megatune_db.reviews import By
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
@@ -110,6 +113,7 @@ def test_campaigns_show_how_far_each_has_come(show: Show, tuned: Path) -> None:
     assert ratio == pytest.approx(rows.loc["projections", "times as fast"], abs=0.006)
     outcomes = shown(app, 1)
     assert len(outcomes) == 8
+    assert "routing" not in outcomes.columns
     assert set(outcomes["provenance"]) == {"replayed"}
     assert outcomes["times as fast"].iloc[0] == outcomes["baseline µs"].iloc[0] / outcomes["best µs"].iloc[0]
     assert not app.button, "nothing can be stopped or resumed of a campaign that is finished"
@@ -392,6 +396,37 @@ def values(array: Any) -> Any:
     if isinstance(array, dict):
         return np.frombuffer(base64.b64decode(array["bdata"]), np.dtype(array["dtype"]))
     return np.asarray(array, float)
+
+
+def test_workloads_that_differ_in_their_routing_are_told_apart(show: Show, tuned: Path) -> None:
+    with forced(tuned) as opened:
+        opened.execute("UPDATE megatune_workloads SET routing = 'power_law_1.2' WHERE tokens = 1")
+    rows = shown(no_fault(show(tuned, "campaigns", campaign="projections")), 1)
+    assert set(rows["routing"]) == {"none", "power_law_1.2"}
+    assert set(rows[rows["tokens"] == 1]["routing"]) == {"power_law_1.2"}
+    # The box cuts what tells them apart.
+    for page in ("explore", "search"):
+        app = no_fault(show(tuned, page, campaign="projections", operator="projection"))
+        (whole,) = [each for each in app.selectbox if each.label == "Shape"]
+        routed = next(name for name in whole.options if name.endswith("routing power_law_1.2"))
+        app = no_fault(show(tuned, page, campaign="projections", operator="projection", shape=routed))
+        assert routed in texts(app).replace("\\", "")
+
+
+def test_a_slow_baseline_does_not_press_the_configs_together(tuned: Path) -> None:
+    with open_database(tuned) as database, database.session() as session:
+        (campaign, *_) = [queries.campaign(session, name) for name in queries.campaign_names(session)]
+        assert campaign is not None
+        workload = queries.campaign_workloads(session, campaign.id)[0]
+        rows = [row for row in queries.trials(session, campaign.id, workload=workload.digest) if row.median_us]
+    near = [replace(row, median_us=10.0 + place) for place, row in enumerate(rows[:4])]
+    failed = replace(rows[4], median_us=None, status=Status.INFEASIBLE)
+    for slow_us, axis, floor_us in ((20.0, None, 0.0), (4000.0, "log", 10.0 / 1.3)):
+        baseline = replace(near[0], variant="slow", median_us=slow_us)
+        made = history_figure([*near, failed, baseline], ["slow"])
+        assert made.layout.yaxis.type == axis
+        (cross,) = [trace for trace in made.data if trace.name == "failed"]
+        assert list(cross.y) == pytest.approx([floor_us])
 
 
 def test_what_an_operator_says_of_a_workload_is_shown(show: Show, tuned: Path) -> None:

@@ -414,7 +414,9 @@ def test_outcomes_are_of_finalists_where_there_are_any(session: Session) -> None
         (2, Stage.SEARCH, "simt", config(0), 5.0, None, None),
     ]
     assert [row.regime for row in rows] == [REGIME, REGIME, REGIME, WARM]
-    assert {(row.operator, row.shape, row.provenance) for row in rows} == {(OPERATOR, "k=7168,n=6288", MEASURED)}
+    assert {(row.operator, row.shape, row.routing, row.provenance) for row in rows} == {
+        (OPERATOR, "k=7168,n=6288", "none", MEASURED)
+    }
 
 
 def test_incumbents_of_every_target(session: Session) -> None:

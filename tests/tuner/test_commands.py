@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 
 from megatune_db.errors import DatabaseMissingError
 from megatune_kernels.errors import MegatuneError
+from megatune_tuner import commands
 from megatune_tuner.commands import app
 from megatune_tuner.recordings import read_recording
 
@@ -59,7 +61,8 @@ def run(*arguments: str | Path, env: dict[str, str] | None = None) -> Any:
 def test_a_campaign_from_a_file(folder: Path) -> None:
     found = run("run", folder / "toy.toml", "--db", folder / "toy.db")
     assert found.exit_code == 0
-    assert "k=7168,n=1536" in found.stdout
+    assert found.stdout.count("k=7168,n=1536") == 1, "two tokens of one shape"
+    assert "routing" not in found.stdout
     assert "toy: finished, 2 workloads on Toy GPU" in found.stdout
     assert "times as fast as the baselines" in found.stdout
     assert f"measured now: 26 and {FINALS} finalists; in all: {26 + FINALS} ok; " in found.stdout
@@ -76,6 +79,7 @@ def test_a_campaign_as_json(folder: Path) -> None:
     assert [row["tokens"] for row in report["outcomes"]] == [1, 4]
     for row in report["outcomes"]:
         assert row["stage"] == "final"
+        assert row["routing"] == "none"
         assert row["baseline"] == "stock"
         assert row["best_us"] < row["baseline_us"]
 
@@ -172,6 +176,7 @@ def test_a_replay_imports_neither_torch_nor_the_dsl(folder: Path) -> None:
     code = f"""
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 import megatune_tuner
 import megatune_tuner.commands
 assert "optuna" not in sys.modules and "sqlalchemy" not in sys.modules
@@ -207,3 +212,24 @@ def test_going_on_with_a_campaign_that_is_not_there_names_those_that_are(folder:
     run("run", folder / "toy.toml", "--db", folder / "toy.db")
     with pytest.raises(MegatuneError, match="no campaign 'toys'; it has toy"):
         run("resume", "toys", "--db", folder / "toy.db")
+
+
+def test_routings_of_a_shape_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    def row(routing: str, tokens: int) -> SimpleNamespace:
+        figures = {"variant": "simt", "best_us": 5.0, "baseline": "stock", "baseline_us": 10.0}
+        return SimpleNamespace(operator="experts", shape="width=384", routing=routing, tokens=tokens, **figures)
+
+    summary = SimpleNamespace(
+        outcomes=[row(routing, tokens) for routing in ("balanced", "same") for tokens in (1, 2)],
+        **dict.fromkeys(("name", "state", "target"), "toy"),
+        **dict.fromkeys(("workloads", "measured", "finals", "reused"), 4),
+        **{"speedup": 2.0, "statuses": {}, "wall_s": 1.0, "measuring_s": 0.0},
+    )
+    commands._print_run(summary)  # type: ignore[arg-type]
+    lines = [line.split("│")[1:5] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert [[cell.strip() for cell in line] for line in lines] == [
+        ["experts", "width=384", "balanced", "1"],
+        ["", "", "", "2"],
+        ["experts", "width=384", "same", "1"],
+        ["", "", "", "2"],
+    ]

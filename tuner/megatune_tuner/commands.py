@@ -324,6 +324,7 @@ def _run_report(summary: Summary) -> dict[str, Any]:
             {
                 "operator": row.operator,
                 "shape": row.shape,
+                "routing": row.routing,
                 "tokens": row.tokens,
                 "variant": row.variant,
                 "config": row.config,
@@ -407,13 +408,19 @@ def _status_report(row: CampaignRow, coordinated: bool) -> dict[str, Any]:
 
 
 def _print_run(summary: Summary) -> None:
+    from rich.table import Column
     from rich.table import Table
 
-    table = Table("operator", "shape", "tokens", "best", "µs", "baseline", "µs", "speedup")
+    routed = any(row.routing != "none" for row in summary.outcomes)
+    table = Table("operator", Column("shape", overflow="fold"))
+    for name in (*(["routing"] if routed else []), "tokens", "best", "µs", "baseline", "µs", "speedup"):
+        table.add_column(name)
+    before = None
     for row in summary.outcomes:
+        # A shape is one long word: once is enough.
+        place = (row.operator, row.shape, *([row.routing] if routed else []))
         table.add_row(
-            row.operator,
-            row.shape,
+            *(("",) * len(place) if place == before else place),
             str(row.tokens),
             row.variant or "-",
             _us(row.best_us),
@@ -421,6 +428,7 @@ def _print_run(summary: Summary) -> None:
             _us(row.baseline_us),
             f"{row.baseline_us / row.best_us:.2f}" if row.best_us and row.baseline_us else "-",
         )
+        before = place
     _print_table(table)
     mean = f", {summary.speedup:.3f} times as fast as the baselines (geometric mean)" if summary.speedup else ""
     typer.echo(f"{summary.name}: {summary.state}, {summary.workloads} workloads on {summary.target}{mean}")

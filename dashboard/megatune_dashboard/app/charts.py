@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from collections.abc import Sequence
 from datetime import datetime
@@ -19,6 +20,8 @@ BASELINE_DASHES = ("dash", "dashdot", "longdash")
 PREDICTED_DASH = "dot"
 """Of whatever was not measured; nothing that was measured is drawn so."""
 HEIGHT = 420
+LOGARITHMIC = 8
+"""Latencies further apart than this factor need a logarithmic axis."""
 LEAST_TIME = timedelta(hours=6)
 """On both sides of what an axis of times shows."""
 TIME_AXIS_PIXELS = 76
@@ -49,6 +52,31 @@ def figure(height: int = HEIGHT) -> go.Figure:
         hovermode="closest",
     )
     return made
+
+
+def latency_axis(made: go.Figure, times_us: Iterable[float], top_us: float | None = None) -> float:
+    """An axis of latencies, logarithmic where they are far apart.
+
+    :param top_us: the largest that a linear axis has to show; None: of the times.
+    :returns: where the axis begins, in µs.
+    """
+    finite = [us for us in times_us if math.isfinite(us) and us > 0]
+    if finite and max(finite) > LOGARITHMIC * min(finite):
+        low, high = min(finite) / 1.3, max(finite) * 1.3
+        ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
+        shown = [tick for tick in ticks if low <= tick <= high]
+        made.update_yaxes(
+            type="log",
+            title="µs a launch, logarithmic",
+            tickvals=shown,
+            ticktext=[f"{tick:g}" for tick in shown],
+            range=[math.log10(low), math.log10(high)],
+        )
+        return low
+    made.update_yaxes(title="µs a launch", rangemode="tozero")
+    if top_us:
+        made.update_yaxes(range=[0, 1.05 * top_us])
+    return 0.0
 
 
 def tokens_axis(made: go.Figure, tokens: Iterable[int]) -> None:

@@ -26,8 +26,6 @@ from megatune_planner.shape_view import ShapeView
 
 INK = "#8b93a1"
 FLOOR_NAME = "least possible (rated speed)"
-LOGARITHMIC = 8
-"""Latencies further apart than this factor need a logarithmic axis."""
 HEIGHT = 480
 LEGEND_LINES = 6
 LEGEND_LINE = 18
@@ -75,7 +73,7 @@ def latency_figure(view: ShapeView, predicted: Predicted, top_us: float | None =
     if view.plan is not None:
         _chosen(made, view.plan.bands)
     times = [point.latency.median_us for curve in (*variants, *baselines) for point in curve.points]
-    _latency_axis(made, times, top_us)
+    charts.latency_axis(made, times, top_us)
     charts.tokens_axis(made, tokens)
     made.update_xaxes(range=[math.log10(each) for each in _ends(tokens)])
     made.update_layout(height=HEIGHT + LEGEND_LINE * max(0, len(made.data) - LEGEND_LINES))
@@ -99,7 +97,7 @@ def campaign_figure(found: Found, top_us: float | None = None) -> go.Figure:
             hovertemplate="%{x} tokens<br>%{y:.3f} µs<extra>%{fullData.name}</extra>",
         )
     tokens = [place for points in found.values() for place, _ in points]
-    _latency_axis(made, [us for points in found.values() for _, us in points], top_us)
+    charts.latency_axis(made, [us for points in found.values() for _, us in points], top_us)
     charts.tokens_axis(made, tokens)
     return made
 
@@ -161,7 +159,7 @@ def parameter_figure(points: Sequence[ParameterPoint], parameter: str) -> go.Fig
         categoryorder="array",
         categoryarray=[str(value) for value in values],
     )
-    _latency_axis(made, [point.median_us for point in points], None)
+    charts.latency_axis(made, [point.median_us for point in points])
     return made
 
 
@@ -191,7 +189,7 @@ def depths_figure(curves: Sequence[DepthCurve]) -> go.Figure:
         )
     depths = sorted({point.depth_mib for curve in curves for point in curve.points})
     made.update_xaxes(title="depth of the prefetch, MiB; 0: none", tickvals=depths)
-    _latency_axis(made, [point.candidate.median_us for curve in curves for point in curve.points], None)
+    charts.latency_axis(made, [point.candidate.median_us for curve in curves for point in curve.points])
     # Depths differ by less than the whole: from 0 they would be one line.
     made.update_yaxes(rangemode="normal")
     return made
@@ -242,25 +240,6 @@ def tokens_words(tokens: int) -> str:
 
 def _ends(tokens: Sequence[int]) -> tuple[float, float]:
     return min(tokens) / 1.15, max(tokens) * 1.25
-
-
-def _latency_axis(made: go.Figure, times: Sequence[float], top_us: float | None) -> None:
-    finite = [us for us in times if math.isfinite(us) and us > 0]
-    if finite and max(finite) > LOGARITHMIC * min(finite):
-        low, high = min(finite) / 1.3, max(finite) * 1.3
-        ticks = [digit * 10.0**power for power in range(-3, 9) for digit in (1, 2, 5)]
-        shown = [tick for tick in ticks if low <= tick <= high]
-        made.update_yaxes(
-            type="log",
-            title="µs a launch, logarithmic",
-            tickvals=shown,
-            ticktext=[f"{tick:g}" for tick in shown],
-            range=[math.log10(low), math.log10(high)],
-        )
-    else:
-        made.update_yaxes(title="µs a launch", rangemode="tozero")
-        if top_us:
-            made.update_yaxes(range=[0, 1.05 * top_us])
 
 
 def _shade(made: go.Figure, bands: Sequence[Band], colours: Mapping[str, str], left: float, right: float) -> None:

@@ -97,12 +97,13 @@ def history_figure(rows: Sequence[TrialRow], baselines: Sequence[str]) -> go.Fig
             },
             hovertemplate="%{y:.3f} µs<extra>%{fullData.name}</extra>",
         )
+    floor_us = charts.latency_axis(made, [row.median_us for row in rows if row.median_us is not None])
     failed = [(place, row) for place, row in tuned if row.status is not Status.OK]
     if failed:
         # Without a time they lie on the axis.
         made.add_scatter(
             x=[place for place, _ in failed],
-            y=[0] * len(failed),
+            y=[floor_us] * len(failed),
             customdata=[[str(row.status)] for _, row in failed],
             mode="markers",
             name="failed",
@@ -110,7 +111,6 @@ def history_figure(rows: Sequence[TrialRow], baselines: Sequence[str]) -> go.Fig
             hovertemplate="%{customdata[0]}<extra>failed</extra>",
         )
     made.update_xaxes(title="trial, in the order measured")
-    made.update_yaxes(title="µs a launch", rangemode="tozero")
     return made
 
 

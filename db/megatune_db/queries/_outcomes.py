@@ -32,6 +32,7 @@ class OutcomeRow:
     """Digest."""
     operator: str
     shape: str
+    routing: str
     tokens: int
     regime: Regime
     provenance: Provenance
@@ -61,7 +62,7 @@ class IncumbentRow:
 
 
 def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> list[OutcomeRow]:
-    """The best config of each workload against its fastest baseline, by operator, shape and tokens.
+    """The best config of each workload against its fastest baseline, by operator, shape, routing and tokens.
 
     Both come from the last session of finalists that measured both; where there is none, from the search. A campaign
     that was run again under another regime or with another runner has a row for each: they are never compared.
@@ -95,6 +96,7 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
                 workload=workload.digest,
                 operator=workload.operator,
                 shape=workload.shape,
+                routing=workload.routing,
                 tokens=workload.tokens,
                 regime=Regime.parse(regime),
                 provenance=provenance,
@@ -106,7 +108,9 @@ def outcomes(session: Session, campaign_id: int, baselines: Sequence[str]) -> li
                 baseline_us=None if baseline is None else baseline.least_value,
             )
         )
-    return sorted(found, key=lambda row: (row.operator, row.shape, row.tokens, str(row.regime), row.provenance))
+    return sorted(
+        found, key=lambda row: (row.operator, row.shape, row.routing, row.tokens, str(row.regime), row.provenance)
+    )
 
 
 def incumbents(

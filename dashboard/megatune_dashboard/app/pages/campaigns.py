@@ -145,9 +145,10 @@ def _one(context: Context, row: CampaignRow, writer: int | None, targets: dict[s
     )
     _actions(context, row, writer, state, free=free)
     preliminary = sum(each.stage is Stage.SEARCH for each in found)
+    routed = any(each.routing != "none" for each in found)
     table(
         "outcomes",
-        [_outcome(each) for each in found],
+        [_outcome(each, routed) for each in found],
         empty="Nothing that works was found yet.",
         columns=OUTCOME_COLUMNS,
     )
@@ -181,7 +182,7 @@ def gains_figure(found: list[OutcomeRow]) -> go.Figure | None:
         made.add_scatter(
             x=[row.tokens for row, _ in mine],
             y=[ratio for _, ratio in mine],
-            customdata=[[hover(row.shape), hover(row.variant), hover(row.baseline)] for row, _ in mine],
+            customdata=[[hover(_place(row)), hover(row.variant), hover(row.baseline)] for row, _ in mine],
             mode="markers",
             name=hover(operator),
             marker={"color": colour, "size": 7, "opacity": 0.7},
@@ -192,6 +193,10 @@ def gains_figure(found: list[OutcomeRow]) -> go.Figure | None:
     charts.tokens_axis(made, [row.tokens for row, _ in rows])
     made.update_yaxes(title="times as fast as the baseline", rangemode="tozero")
     return made
+
+
+def _place(row: OutcomeRow) -> str:
+    return row.shape if row.routing == "none" else f"{row.shape}, routing {row.routing}"
 
 
 OUTCOME_COLUMNS: dict[str, Any] = {
@@ -283,10 +288,14 @@ def progress_of(context: Context, row: CampaignRow) -> Progress:
     return Progress(done, None, None)
 
 
-def _outcome(row: OutcomeRow) -> dict[str, Any]:
+def _outcome(row: OutcomeRow, routed: bool) -> dict[str, Any]:
+    """
+    :param routed: whether rows have a routing.
+    """
     return {
         "operator": row.operator,
         "shape": row.shape,
+        **({"routing": row.routing} if routed else {}),
         "tokens": row.tokens,
         "best": row.variant,
         "best µs": row.best_us,

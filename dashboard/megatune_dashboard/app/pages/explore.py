@@ -44,6 +44,8 @@ TRUST = tuple(Provenance)
 """The order in which provenances are offered."""
 NOTHING = "nothing"
 CAMPAIGN = "campaign "
+SHOWN_LETTERS = 20
+"""Of a shape in its box, on a screen that is not wide."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def page(context: Context) -> None:
     shape, left, right = _filters(context, rows)
     if left.row is None:
         return
+    whole_name(shape)
     others = tuple(rows)
     wants_predictions = left.row.world > 1 and st.toggle(
         "Show what the latency model predicts between measured tokens", key="predicted", bind="query-params"
@@ -134,6 +137,12 @@ def shape_label(row: ShapeRow | WorkloadName) -> str:
     ranks = f", world {row.world}" if row.world > 1 else ""
     routing = f", routing {row.routing}" if row.routing != "none" else ""
     return f"{row.shape} {row.dtype}{ranks}{routing}"
+
+
+def whole_name(shape: str) -> None:
+    """The shape once more where its box cuts it: what tells routings and ranks apart is at its end."""
+    if len(shape) > SHOWN_LETTERS:
+        st.caption(plain(shape))
 
 
 def _side(

@@ -17,6 +17,7 @@ from megatune_dashboard.app.latency_chart import tokens_words
 from megatune_dashboard.app.outcomes import outcomes_of
 from megatune_dashboard.app.pages.explore import shape_label
 from megatune_dashboard.app.pages.explore import view_of
+from megatune_dashboard.app.pages.explore import whole_name
 from megatune_dashboard.app.tables import folded_table
 from megatune_dashboard.app.tables import table
 from megatune_dashboard.app.text import plain
@@ -108,6 +109,7 @@ def _filters(context: Context, names: Sequence[str]) -> tuple[CampaignRow, Workl
     by_tokens = {str(each.tokens): each for each in shapes[shape]}
     with columns[2]:
         tokens = st.selectbox("Tokens", list(by_tokens), key="tokens", bind="query-params")
+    whole_name(shape)
     if facts := by_tokens[tokens].facts:
         st.caption(plain(f"Of this workload: {facts_text(facts)}"))
     return row, by_tokens[tokens]
