@@ -15,7 +15,7 @@ class StockComparison(Part):
     operator: str
     """Of the shape."""
     baselines: tuple[str, ...]
-    """What serves today."""
+    """What the decisions are compared with: at each number of tokens the fastest that worked."""
     shape: ShapePlan
     """The shape in the plan."""
     stock_us: Microseconds | None
@@ -27,20 +27,18 @@ class StockComparison(Part):
 def against_stock(plan: Plan) -> list[StockComparison]:
     """Every shape of the plan, in its order."""
     return [
-        _comparison(operator.name, operator.baselines, shape, plan.content.options.traffic)
+        _comparison(operator.name, shape, plan.content.options.traffic)
         for operator in plan.content.operators
         for shape in operator.shapes
     ]
 
 
-def _comparison(
-    operator: str, baselines: tuple[str, ...], shape: ShapePlan, traffic: dict[str, float]
-) -> StockComparison:
+def _comparison(operator: str, shape: ShapePlan, traffic: dict[str, float]) -> StockComparison:
     weighed = [(_weight(point, traffic), point) for band in shape.bands for point in band.points]
     total = sum(weight for weight, _ in weighed)
     return StockComparison(
         operator=operator,
-        baselines=baselines,
+        baselines=tuple(sorted({point.baseline for _, point in weighed})),
         shape=shape,
         stock_us=sum(weight * point.baseline_latency.median_us for weight, point in weighed) / total if total else None,
         plan_us=sum(weight * point.latency.median_us for weight, point in weighed) / total if total else None,

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 import review_examples
+from plan_examples import CUBLAS
+from plan_examples import Case
+from plan_examples import fill
+from plan_examples import mma
+from plan_examples import simt
 from review_examples import ANA
 from review_examples import MARKUP
 from review_examples import Example
@@ -27,7 +32,11 @@ from megatune_dashboard.app.text import plain
 from megatune_db import queries
 from megatune_db import reviews
 from megatune_db.records import PlanState
+from megatune_db.records import Stage
 from megatune_db.session import open_database
+from megatune_kernels.operator import Workload
+from megatune_planner.drafting import draft_plan
+from megatune_planner.drafting import keep_draft
 from megatune_planner.exporters.base import exporter
 from megatune_planner.plan import Plan
 from megatune_planner.reviewing import files_of
@@ -131,6 +140,21 @@ def test_against_stock(visit: Open, example: Example) -> None:
     assert {"why", "predicted %", "paired"} <= set(rows[0])
     # A plan alone is compared with stock from the start.
     assert visit("plans", plan=example.serving).selectbox[1].value in ("stock", example.draft)
+
+
+def test_where_another_routing_has_another_winner_is_said_beside_the_bands(visit: Open, tmp_path: Path) -> None:
+    cases = []
+    for routing, winner in {"balanced": simt(), "same": mma()}.items():
+        workload = Workload.of("projection", {"n": 1024, "k": 1024}, 4, routing=routing)
+        times = {simt(): 12.0, mma(): 12.0, CUBLAS: 20.0} | {winner: 10.0}
+        cases += [Case(workload, config, us, Stage.FINAL, routing) for config, us in times.items()]
+    with open_database(tmp_path / "routings.db") as database, database.session() as session:
+        fill(session, cases)
+        keep_draft(session, draft_plan(session, name="routings"))
+    said = [each.value.replace("\\", "") for each in visit("plans", tmp_path / "routings.db").caption]
+    told = [each for each in said if "the winner changes with the routing" in each]
+    assert len(told) == 2
+    assert any("4 tokens: the winner changes with the routing: same has mma at 4 tokens" in each for each in told)
 
 
 def test_of_many_shapes_one_is_shown(visit: Open, example: Example, monkeypatch: pytest.MonkeyPatch) -> None:

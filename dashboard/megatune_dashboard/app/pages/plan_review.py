@@ -49,8 +49,10 @@ from megatune_planner.differences import PlanDifference
 from megatune_planner.differences import ShapeDifference
 from megatune_planner.differences import difference
 from megatune_planner.plan import Plan
+from megatune_planner.rendering import tokens_text
 from megatune_planner.review_warnings import ReviewWarning
 from megatune_planner.review_warnings import review_warnings
+from megatune_planner.routings import changes_text
 from megatune_planner.thresholds import thresholds
 
 TITLE = "Plan review"
@@ -240,6 +242,9 @@ def _against_stock(context: Context, plan: Plan) -> None:
 def _shape_against_stock(context: Context, key: str, each: StockComparison, plan: Plan) -> None:
     shape, name = each.shape, f"bands-{key}"
     charts.show(bands_figure(("this plan", shape), (STOCK, None)), f"picture-{name}")
+    for band in shape.bands:
+        if changes := changes_text(band):
+            st.caption(plain(f"{tokens_text(band)} tokens: {changes}"))
     rows = band_rows(shape)
     state = table(name, rows, empty="No bands.", columns=COLUMNS, on_select="rerun", selection_mode="single-row")
     place = _selected(state)
