@@ -149,7 +149,7 @@ def _no_steps(found: PlanDifference, model: str | None) -> RenderableType:
     if not found.comparable:
         return Text("no step is predicted: figures of two targets or regimes are not compared")
     what = f"{model}'s step" if model else "the step of a model of the catalogue"
-    return Text(f"no step is predicted: the plans have no projection or reduction of {what}")
+    return Text(f"no step is predicted: the plans have no part of {what}")
 
 
 def _shape(found: ShapeDifference) -> list[RenderableType]:

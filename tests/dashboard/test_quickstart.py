@@ -29,6 +29,10 @@ from megatune_kernels.target import Target
 from megatune_kernels.target import Toolchain
 from megatune_kernels.target import architecture
 from megatune_planner.plan import Plan
+from megatune_planner.serving.choosing import options
+from megatune_planner.serving.configuration import Level
+from megatune_planner.step_review import deployments
+from megatune_planner.step_review import predicted_steps
 from megatune_tuner import doctor
 from megatune_tuner import execution
 from megatune_tuner.campaign_file import parse_campaign
@@ -227,6 +231,27 @@ recording = "kimi-k3-prefetch-h200"
         "small": ["projection"],
         "chains": ["prefetch"],
     }
+
+
+def test_the_recorded_router_front_goes_into_a_model_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the recording that is shipped to the step: at both numbers of ranks, as it was replayed."""
+    monkeypatch.setattr(quickstart_module, "REPLAYED", ("quickstart-router.toml",))
+    monkeypatch.setattr(doctor, "visible_gpus", tuple)
+    code, out, _ = run("--db", str(tmp_path / "router.db"))
+    assert code == 0
+    assert "1-64: redundant, 65+: stock" in out
+    assert "times as fast as torch (geometric mean of 24 shapes and tokens on NVIDIA H200" in out
+    plan = Plan.load(tmp_path / "quickstart-router.plan.json")
+    found = deployments(plan)
+    assert [(each.model.name, each.tensor) for each in found] == [("Kimi-K3", 8), ("Kimi-K3", 16)]
+    for each in found:
+        (first, *_) = predicted_steps(plan, None, each)
+        (front,) = [part for part in first.parts if part.name == "router front"]
+        assert (front.launches, front.provenance) == (each.model.moe_layers, "replayed")
+        assert 3 * front.after_us.high < front.stock_us.low
+        (option,) = options(plan, each.model, Level(1, 8, 1024), each.tensor, None)
+        assert "router front" in {part.name for part in option.step.parts if part.plan_us is not None}
+        assert "routing" not in option.step.missing
 
 
 def test_run_again_it_measures_nothing_twice(campaign: Path, tmp_path: Path) -> None:
