@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import crossing_toy
+import pyarrow.compute as pc
 import pytest
 import toy
 from campaigns import ToyRunner
@@ -99,6 +101,18 @@ def test_ranks_that_shared_a_gpu_are_compared_alike(tmp_path: Path) -> None:
     (one,) = bisected(emulated)
     assert one.off <= 0.05
     assert one.share <= 0.25
+
+
+def test_a_sweep_that_did_not_come_to_its_end_is_nothing_to_compare_with(
+    recording: Recording, found: list[Bisected]
+) -> None:
+    (one,) = (one for one in found if one.shape == SHAPE)
+    assert one.sweep is not None
+    lost = json.dumps(SHAPE.at(one.sweep.low + 1).to_dict(), sort_keys=True, separators=(",", ":"))
+    table = recording.table()
+    ended = Recording("ended", recording.about, table.filter(pc.not_equal(table["workload"], lost)))
+    assert len(ended.workloads) == len(recording.workloads) - 1
+    assert [each.shape for each in bisected(ended)] == [each.shape for each in found if each.shape != SHAPE]
 
 
 def test_cells_are_counted(found: list[Bisected]) -> None:

@@ -65,6 +65,8 @@ def test_explicit_shapes_follow_the_model_and_are_not_repeated() -> None:
 def test_spaces_are_restricted_by_variant_and_value() -> None:
     campaign = parse_campaign(SHAPES + "[space.simt]\nblock = [64]\nstatic = [true]\n[space.mma]\nsplit = [1]\n")
     spaces = campaign.spaces(SM90)
+    # Listing what is legal takes its time: it is done once.
+    assert all(campaign.spaces(SM90)[workload] is space for workload, space in spaces.items())
     one, _, many = spaces.values()
     assert {c.params["block"] for c in one.configs if c.variant == "simt"} == {64}
     assert {v.variant for v in one.variants} == {"simt", "mma"}

@@ -85,6 +85,9 @@ class Bisected:
 def bisected(recording: Recording) -> list[Bisected]:
     """Every crossover of the shapes that are recorded beside the listed tokens too, by bisection and by the sweep.
 
+    Where the recording ended before its sweep had every number of tokens at which neither side is faster beyond the
+    noise, there is nothing to compare with.
+
     :raises MegatuneError: when the recording's operator is not registered.
     """
     listed: dict[Workload, list[Workload]] = {}
@@ -159,8 +162,10 @@ def _bisected(recording: Recording, listed: Sequence[Workload], beside: Sequence
     full = crossovers({cell: _recorded(recording, cell) for cell in (*listed, *beside)})
     tokens = [cell.tokens for cell in listed]
     swept = max(tokens) - min(tokens) + 1
+    recorded = {cell.tokens for cell in (*listed, *beside)}
     for found, sweep in _matched(places(told), places(full)):
-        yield Bisected(listed[0].at(0), found, sweep, len(measured), swept)
+        if sweep is None or recorded.issuperset(range(sweep.low, sweep.high + 1)):
+            yield Bisected(listed[0].at(0), found, sweep, len(measured), swept)
 
 
 def _campaign(recording: Recording, listed: Sequence[Workload]) -> Campaign:

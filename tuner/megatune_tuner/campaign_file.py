@@ -245,6 +245,8 @@ class Campaign(_Table):
 
     _source: str = PrivateAttr(default="campaign")
     _text: str = PrivateAttr(default="")
+    _known_spaces: dict[Architecture, dict[Workload, Space]] = PrivateAttr(default_factory=dict)
+    """By architecture: a space is asked for before a database is opened, and again by who measures."""
 
     @model_validator(mode="after")
     def _has_shapes(self) -> Campaign:
@@ -392,9 +394,12 @@ class Campaign(_Table):
         """
         if self.arch is not None and architecture(self.arch).name != arch.name:
             raise self.fault("arch", f"{self.arch} is asked for, but the runner's target is {arch.name}")
-        whole = {workload: operator(workload.operator).space(workload, arch) for workload in self.workloads()}
-        self._check_restrictions(list(whole.values()))
-        return {workload: self._restricted(workload, space) for workload, space in whole.items()}
+        if arch not in self._known_spaces:
+            whole = {workload: operator(workload.operator).space(workload, arch) for workload in self.workloads()}
+            self._check_restrictions(list(whole.values()))
+            restricted = {workload: self._restricted(workload, space) for workload, space in whole.items()}
+            self._known_spaces[arch] = restricted
+        return dict(self._known_spaces[arch])
 
     def space_at(self, workload: Workload, arch: Architecture) -> Space:
         """The space of a workload beside the listed ones, restricted alike.
