@@ -129,11 +129,13 @@ def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
 
     :param names: of what the shapes are in a model, by shape.
     """
+    from rich.table import Column
     from rich.table import Table
 
     from megatune_planner.rendering import routing_suffix
 
-    table = Table("shape", "is", "tokens: what serves", "times as fast", "at best")
+    # A shape is one long word.
+    table = Table(Column("shape", overflow="fold"), "is", "tokens: what serves", "times as fast", "at best")
     for operator in plan.content.operators:
         for shape in operator.shapes:
             ratios = _ratios(shape)
