@@ -170,9 +170,12 @@ def make_plan(
     if not operators:
         shared = f" ({WHY}; two variants at the same tokens would do)" if Provenance.EMULATED in provenances else ""
         raise NothingMeasured(f"no baseline was measured {where}: without one nothing can be said to win{shared}")
+    ties = _ties_of_routings(evidence, samples, options)
     plans = tuple(
         OperatorPlan(
-            name=each, baselines=compared_with(shapes, baselines[each]), shapes=tuple(told_of_routings(shapes))
+            name=each,
+            baselines=compared_with(shapes, baselines[each]),
+            shapes=tuple(told_of_routings(shapes, ties.get(each, {}))),
         )
         for each, shapes in operators.items()
     )
@@ -295,6 +298,27 @@ def _tied_alone(evidence: ShapeEvidence, samples: Samples, options: Options) -> 
         for name, here in measured.alone.items()
         for candidate in tie_set(here.candidates, samples, options.tie_slack)
     }
+
+
+def _ties_of_routings(
+    evidence: Sequence[ShapeEvidence], samples: Samples, options: Options
+) -> dict[str, dict[tuple[str, str, int], set[tuple[str, int, str]]]]:
+    """By operator, and by shape, dtype and world, of shapes with several routings: routing, tokens and digest of every
+    config that ties with the fastest at one of them."""
+    families: dict[tuple[str, tuple[str, str, int]], list[ShapeEvidence]] = {}
+    for each in evidence:
+        workload = each.workload
+        families.setdefault((workload.operator, (workload.shape, workload.dtype, workload.world)), []).append(each)
+    found: dict[str, dict[tuple[str, str, int], set[tuple[str, int, str]]]] = {}
+    for (name, place), routed in families.items():
+        if len(routed) > 1:
+            found.setdefault(name, {})[place] = {
+                (each.routing, tokens, candidate.config)
+                for each in routed
+                for tokens, measured in each.at.items()
+                for candidate in tie_set(measured.candidates, samples, options.tie_slack)
+            }
+    return found
 
 
 def _speed(baseline: Candidate) -> tuple[float, str]:

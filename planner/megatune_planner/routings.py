@@ -9,6 +9,7 @@ reason says at which routing alone which config would serve, and would not tie.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Mapping
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -22,10 +23,18 @@ Ties = AbstractSet[tuple[str, int, str]]
 """Routing, tokens and digest of each config that ties with the fastest there."""
 
 
-def told_of_routings(shapes: Sequence[ShapePlan]) -> list[ShapePlan]:
-    """The same shapes, with bands that say where another routing has another winner."""
+def told_of_routings(shapes: Sequence[ShapePlan], ties: Mapping[tuple[str, str, int], Ties]) -> list[ShapePlan]:
+    """The same shapes, with bands that say where another routing has another winner.
+
+    :param ties: by shape, dtype and world what is as good as the winner of a routing.
+    """
     return [
-        _told(shape, [other for other in shapes if _differs_in_routing(shape, other)], frozenset(), briefly=True)
+        _told(
+            shape,
+            [other for other in shapes if _differs_in_routing(shape, other)],
+            ties.get((shape.shape, shape.dtype, shape.world), frozenset()),
+            briefly=True,
+        )
         for shape in shapes
     ]
 

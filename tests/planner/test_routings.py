@@ -18,6 +18,7 @@ from megatune_planner.plan import ShapePlan
 def shapes(directory: Path, *finals: tuple[str, int, float, float]) -> dict[str, ShapePlan]:
     """By routing, planned from finals: routing, tokens, and the times of one config and another."""
     cases = []
+    directory.mkdir(exist_ok=True)
     for routing, tokens, one, other in finals:
         workload = Workload.of("projection", {"n": 1024, "k": 1024}, tokens, routing=routing)
         times = {simt(): one, mma(): other, CUBLAS: 20.0}
@@ -59,3 +60,15 @@ def test_another_routing_is_told_by_its_variant_or_by_what_differs_in_the_same_o
         "the winner changes with the routing: power_law_1.2 has mma at 1 tokens; same has simt rows=4 at 1 tokens"
     )
     assert "same has simt at 1 tokens" in found["power_law_1.2"]
+
+
+def test_what_ties_with_the_winner_of_another_routing_is_no_change(tmp_path: Path) -> None:
+    near, far = (
+        shapes(tmp_path / name, ("balanced", 1, 10.5, 10.0), ("same", 1, 10.0, other))
+        for name, other in (("near", 10.001), ("far", 10.5))
+    )
+    assert [each.bands[0].decision.kind for each in near.values()] == ["config"] * 2
+    # Where both are as good the simpler one serves: what serves at the other routing would do as well.
+    assert "routing" not in near["balanced"].bands[0].reason
+    assert "the winner changes with the routing: same has simt at 1 tokens" in far["balanced"].bands[0].reason
+    assert "the winner changes with the routing: balanced has mma at 1 tokens" in near["same"].bands[0].reason
