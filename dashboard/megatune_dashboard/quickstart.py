@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from megatune_planner.plan import ShapePlan
     from megatune_tuner.campaign_file import Campaign
 
-REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml", "quickstart-router.toml")
+REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml", "quickstart-router.toml", "quickstart-experts.toml")
 MEASURED = "quickstart-gpu.toml"
 INTERRUPTED = 130
 SAID = {"none": "without prefetch and programmatic launch"}

@@ -108,6 +108,8 @@ class Coordinator:
         self._in_finals: list[Work] = []
         """Finalists that are not answered yet."""
         self._measured = 0
+        self._told: set[tuple[Config, str]] = set()
+        """Baselines that did not work, and how they ended."""
         self._measuring_s = 0.0
         self._searching_s = 0.0
         """Of ``_measuring_s``, what was not for finalists."""
@@ -230,9 +232,11 @@ class Coordinator:
         if work.proposal is not None:
             self._progress.measured(work.run.workload, answer.status, work.run.cell.best_us)
         elif answer.status is not Status.OK:
-            self._progress.note(
-                f"the baseline {work.configs[0]} of {work.run.workload} ended {answer.status}: {answer.reason}"
-            )
+            # Mostly a baseline ends alike everywhere: once says it.
+            ended = f"{answer.status}: {answer.reason}"
+            if (work.configs[0], ended) not in self._told:
+                self._told.add((work.configs[0], ended))
+                self._progress.note(f"the baseline {work.configs[0]} of {work.run.workload} ended {ended}")
 
     def _tell(self, turn: _Turn) -> None:
         """Tell the search what is known of a turn, in the order in which it was asked."""
