@@ -150,7 +150,7 @@ def _over_torch(times: Mapping[Workload, tuple[float, float | None]], where: str
     if not ratios:
         return Figure(TORCH, None, "x", "", None, Provenance.REPLAYED, f"no such cells in {where}")
     worst = min(ratios, key=ratios.__getitem__)
-    how = f"{len(ratios)} cells, the best of the finalists; this is {worst} {worst.routing}; {where}"
+    how = f"{len(ratios)} cells, the best of the finalists; this is {worst}; {where}"
     return Figure(TORCH, ratios[worst], "x", "", None, Provenance.REPLAYED, how)
 
 

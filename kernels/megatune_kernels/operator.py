@@ -76,8 +76,12 @@ class Workload:
         return digest(self.to_dict())
 
     def __str__(self) -> str:
-        ranks = f" world={self.world}" if self.world > 1 else ""
-        return f"{self.operator} {self.shape} tokens={self.tokens}{ranks}"
+        parts = [self.operator, self.shape, f"tokens={self.tokens}"]
+        parts += [f"world={self.world}"] if self.world > 1 else []
+        # What most workloads share is left out: two that differ read unlike all the same.
+        parts += [self.dtype] if self.dtype != "bf16" else []
+        parts += [f"routing={self.routing}"] if self.routing != "none" else []
+        return " ".join(parts)
 
 
 @dataclass(frozen=True)

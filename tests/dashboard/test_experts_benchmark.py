@@ -1,8 +1,9 @@
-"""What ``megatune bench experts`` makes of recordings: of none, as long as none is shipped, and of made-up ones."""
+"""What ``megatune bench experts`` makes of recordings: of none, and of made-up ones. And what the shipped one lacks."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
@@ -22,12 +23,15 @@ from megatune_dashboard.experts_benchmark import TOKENS
 from megatune_dashboard.experts_benchmark import TORCH
 from megatune_dashboard.experts_benchmark import figures
 from megatune_db.records import Stage
+from megatune_kernels.errors import MegatuneError
 from megatune_kernels.figures import Figure
 from megatune_kernels.models import Parallel
 from megatune_kernels.models import model
 from megatune_kernels.operator import Workload
 from megatune_kernels.operator import operator
 from megatune_kernels.space import Config
+from megatune_tuner.campaign_file import load_campaign
+from megatune_tuner.equipping import recording_of
 
 PUBLISHED = json.loads(files("megatune_dashboard").joinpath("data", "marlin-kimi-k3-h200.json").read_text("utf-8"))
 MARLIN = {
@@ -153,3 +157,23 @@ def test_other_gpus_have_no_published_figures(
     found = by_name()
     assert found[FEW].value is None
     assert found[FEW].how.startswith("no such cells")
+
+
+@pytest.mark.parametrize(
+    ("routings", "message"),
+    [
+        ('["balanced"]', "tokens=3 mxfp4 routing=balanced and 1 more; recorded tokens: 1, 2, 4, 8, 16, 32, 64"),
+        (
+            '["power_law_1.5"]',
+            "tokens=3 mxfp4 routing=power_law_1.5 and 1 more; recorded of that shape: mxfp4 at world 1, routing ",
+        ),
+    ],
+)
+def test_what_a_recording_lacks_is_told_by_the_routing_too(tmp_path: Path, routings: str, message: str) -> None:
+    text = files("megatune_tuner").joinpath("data", "campaigns", "quickstart-experts.toml").read_text("utf-8")
+    text = re.sub(r"(?m)^tokens = .*$", "tokens = [3]", re.sub(r"(?m)^routings = .*$", f"routings = {routings}", text))
+    (tmp_path / "routed.toml").write_text(text)
+    with pytest.raises(MegatuneError) as caught:
+        recording_of(load_campaign(tmp_path / "routed.toml"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -230,6 +230,6 @@ def test_routings_of_a_shape_are_told_apart(capsys: pytest.CaptureFixture[str]) 
     assert [[cell.strip() for cell in line] for line in lines] == [
         ["experts", "width=384", "balanced", "1"],
         ["", "", "", "2"],
-        ["experts", "width=384", "same", "1"],
+        ["", "", "same", "1"],
         ["", "", "", "2"],
     ]

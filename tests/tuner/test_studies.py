@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import optuna
@@ -67,6 +68,13 @@ def test_a_campaign_writes_its_studies_beside_its_rows(database: Database) -> No
     # The database still opens: the two version tables do not get in each other's way.
     with open_database(database.location) as again:
         assert trials(again) == trials(database)
+
+
+def test_every_cell_has_a_study_of_its_own() -> None:
+    cell = CELLS[0]
+    others = [replace(cell, dtype="fp8"), replace(cell, world=2), cell.at(2)]
+    others += [replace(cell, routing=routing) for routing in ("balanced", "same")]
+    assert len({study_name("toy", each) for each in (cell, *others)}) == 6
 
 
 def test_studies_are_rebuilt_from_rows_alone(database: Database) -> None:

@@ -415,12 +415,12 @@ def _print_run(summary: Summary) -> None:
     table = Table("operator", Column("shape", overflow="fold"))
     for name in (*(["routing"] if routed else []), "tokens", "best", "µs", "baseline", "µs", "speedup"):
         table.add_column(name)
-    before = None
+    before: list[str] = []
     for row in summary.outcomes:
-        # A shape is one long word: once is enough.
-        place = (row.operator, row.shape, *([row.routing] if routed else []))
+        place = [row.operator, row.shape, *([row.routing] if routed else [])]
+        # A shape is one long word: what is as in the row above is said there.
         table.add_row(
-            *(("",) * len(place) if place == before else place),
+            *("" if place[: index + 1] == before[: index + 1] else word for index, word in enumerate(place)),
             str(row.tokens),
             row.variant or "-",
             _us(row.best_us),

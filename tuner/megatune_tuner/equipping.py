@@ -108,11 +108,13 @@ def recording_of(campaign: Campaign) -> Recording:
 
 
 def _recorded(found: Recording, like: Workload) -> str:
-    """What there is instead: the tokens of that shape, or else the shapes."""
-    tokens = sorted(
-        {other.tokens for other in found.workloads if (other.operator, other.dims) == (like.operator, like.dims)}
-    )
+    """What there is instead: the tokens of that shape, or else its dtypes, worlds and routings, or else the shapes."""
+    same = [other for other in found.workloads if (other.operator, other.dims) == (like.operator, like.dims)]
+    tokens = sorted({other.tokens for other in same if other.at(like.tokens) == like})
     if tokens:
         return f"recorded tokens: {', '.join(map(str, tokens))}"
+    if same:
+        kinds = dict.fromkeys(f"{other.dtype} at world {other.world}, routing {other.routing}" for other in same)
+        return f"recorded of that shape: {'; '.join(kinds)}"
     shapes = dict.fromkeys(other.shape for other in found.workloads if other.operator == like.operator)
     return f"recorded shapes: {'; '.join(shapes) or 'none of this operator'}"
