@@ -329,6 +329,8 @@ class Coordinator:
         """Begin to make ready a workload beside the listed ones; False where it has no config that can be measured."""
         if workload not in self._catalogues:
             recorded = self._configs(workload) if self._configs is not None else None
+            if recorded is not None and not recorded:
+                return False  # before its space is listed, which takes long
             try:
                 space = self._campaign.space_at(workload, self._arch)
             except MegatuneError:
