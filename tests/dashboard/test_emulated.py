@@ -84,7 +84,7 @@ def test_from_a_recording_of_emulated_ranks_to_a_plan_that_serves_nobody(folder:
             assert band.decision.kind == "config"
             assert {band.decision.variant, point.baseline} == {"full_fanout", "two_stage"}
     assert "saves" in megatune("show", "plan.json").stdout
-    for name in ("json", "vllm-allreduce", "sglang"):
+    for name in ("json", "vllm-allreduce", "sglang", "vllm-config"):
         refused = megatune("export", "plan.json", "--unreviewed", "--to", name, "--out", name, code=2)
         assert "counts emulated figures as evidence" in refused.stderr
         assert not (folder / name).exists()

@@ -24,11 +24,14 @@ from megatune_db.records import Provenance
 from megatune_db.session import open_database
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.errors import NothingMeasured
+from megatune_kernels.models import model
 from megatune_planner.drafting import keep_draft
 from megatune_planner.exporters.base import exporter
 from megatune_planner.plan import Plan
 from megatune_planner.planning import make_plan
 from megatune_planner.rendering import render_plan
+from megatune_planner.serving.step import step
+from megatune_planner.step_review import deployments
 from megatune_planner.survey import of_measurements
 from megatune_planner.verifying.checks import checks_of
 
@@ -113,9 +116,19 @@ def test_what_was_measured_on_a_group_needs_its_baseline(session: Session, prove
 def test_nobody_is_served_from_it(session: Session) -> None:
     fill(session, emulated(cells(variants())), EMULATED)
     plan = planned(session)
-    for name in ("json", "sglang", "vllm-allreduce"):
+    for name in ("json", "sglang", "vllm-allreduce", "vllm-config"):
         with pytest.raises(MegatuneError, match=rf"{name}: the plan counts emulated figures as evidence"):
             exporter(name).files(plan)
+
+
+def test_no_step_is_predicted_from_it(session: Session) -> None:
+    fill(session, emulated(cells(variants())), EMULATED)
+    plan = planned(session)
+    parts = step(model("Kimi-K3"), plan, EMULATED.hardware.world, 64).parts
+    (part,) = [each for each in parts if each.name == "reduction 7168"]
+    assert (part.plan_us, part.stock_us, part.provenance) == (None, None, "missing")
+    assert "ranks that share a GPU" in part.how
+    assert deployments(plan) == []
 
 
 def test_who_asks_for_measured_figures_is_told_that_there_are_emulated_ones(session: Session) -> None:

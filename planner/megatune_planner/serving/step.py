@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from dataclasses import field
 from dataclasses import replace
 
+from megatune_db.records import Provenance
 from megatune_kernels.errors import MegatuneError
 from megatune_kernels.models import Model
 from megatune_kernels.models import Parallel
@@ -284,6 +285,9 @@ def _planned(name: str, launches: int, shape: ShapePlan | None, tokens: int, wha
     if shape is None:
         return StepPart(name, launches, None, None, "missing", f"the plan has no {what}")
     points = sorted((point for band in shape.bands for point in band.points), key=lambda point: point.tokens)
+    if any(Provenance.EMULATED in point.provenance for point in points):
+        # They have no links, and what stands in for stock there is a variant.
+        return StepPart(name, launches, None, None, "missing", f"{what}: measured on ranks that share a GPU alone")
     chosen = {p.tokens: Bounds(p.latency.low_us, p.latency.high_us) for p in points}
     stock = {p.tokens: Bounds(p.baseline_latency.low_us, p.baseline_latency.high_us) for p in points}
     plan_us, stock_us = _at(chosen, tokens), _at(stock, tokens)
