@@ -97,10 +97,11 @@ def _measured(
 
 
 def _lines(found: Sequence[ShapeCrossovers]) -> Iterator[str]:
+    from megatune_planner.rendering import at_routing
     from megatune_planner.rendering import crossover_text
 
     for shape in found:
-        yield f"{shape.operator} {shape.shape}  {shape.dtype}, world {shape.world}"
+        yield f"{shape.operator} {shape.shape}  {shape.dtype}, world {shape.world}{at_routing(shape.routing)}"
         yield from (f"  {crossover_text(crossover)}" for crossover in shape.crossovers)
         if shape.measure_next:
             yield f"  to narrow them, measure {', '.join(map(str, shape.measure_next))} tokens"

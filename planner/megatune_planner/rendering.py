@@ -220,7 +220,12 @@ def routing_suffix(shape: ShapePlan) -> str:
     """At which routing, or over which, a shape was decided, behind its name; empty where nothing is routed."""
     if shape.mix is not None:
         return f", {shape.mix.text}"
-    return "" if shape.routing == "none" else f", routing {shape.routing}"
+    return at_routing(shape.routing)
+
+
+def at_routing(routing: str) -> str:
+    """The routing behind a shape's name; empty where nothing is routed."""
+    return "" if routing == "none" else f", routing {routing}"
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:

@@ -3,7 +3,8 @@
 Where each routing has a table of its own, a reader knows under which it serves; who does not know it sees from a band's
 reason that another routing of the same shape is served otherwise, and at which tokens: by which variant, or by what
 unlike values of the same one, since the rest is in that routing's table. Where one table is for all of them, a band's
-reason says at which routing alone which config would serve, and would not tie.
+reason says at which routing alone which config would serve, and would not tie: by what differs from the band's own, and
+whole where it is of another variant.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def _changes(band: Band, other: ShapePlan, ties: Ties, briefly: bool) -> Iterato
         if not tokens or not band.points or _config(theirs) == _config(band):
             continue
         where = f"{tokens[0]} to {tokens[-1]} tokens" if len(tokens) > 1 else f"{tokens[0]} tokens"
-        yield f"{other.routing} has {_served(theirs, band if briefly else None)} at {where}"
+        yield f"{other.routing} has {_served(theirs, band, briefly)} at {where}"
 
 
 def _config(band: Band) -> tuple[str, dict[str, Value]]:
@@ -95,13 +96,12 @@ def _config(band: Band) -> tuple[str, dict[str, Value]]:
     return (decision.variant, dict(decision.params)) if decision.kind == "config" else ("stock", {})
 
 
-def _served(theirs: Band, mine: Band | None) -> str:
-    """
-    :param mine: what they are told apart from; None: all of it is told.
-    """
+def _served(theirs: Band, mine: Band, briefly: bool) -> str:
+    """What serves there, told apart from the band's own."""
     variant, params = _config(theirs)
-    if mine is not None:
-        own_variant, own = _config(mine)
-        alike = own if variant == own_variant else params
-        params = {name: value for name, value in params.items() if name not in alike or value != alike[name]}
+    own_variant, own = _config(mine)
+    if variant == own_variant:
+        params = {name: value for name, value in params.items() if name not in own or value != own[name]}
+    elif briefly:
+        params = {}
     return " ".join([variant, *(f"{name}={value}" for name, value in sorted(params.items()))])

@@ -9,10 +9,19 @@ from plan_examples import Case
 from plan_examples import example_plan
 from plan_examples import mma
 from plan_examples import simt
+from rich.console import Console
 
 from megatune_db.records import Stage
 from megatune_kernels.operator import Workload
+from megatune_planner.crossover_commands import _lines as lines_of
 from megatune_planner.plan import ShapePlan
+from megatune_planner.survey import ShapeCrossovers
+from megatune_planner.verifying.rendering import render_verification
+from megatune_planner.verifying.verification import BandVerdict
+from megatune_planner.verifying.verification import EndVerdict
+from megatune_planner.verifying.verification import Machine
+from megatune_planner.verifying.verification import Verdict
+from megatune_planner.verifying.verification import Verification
 
 
 def shapes(directory: Path, *finals: tuple[str, int, float, float]) -> dict[str, ShapePlan]:
@@ -72,3 +81,30 @@ def test_what_ties_with_the_winner_of_another_routing_is_no_change(tmp_path: Pat
     assert "routing" not in near["balanced"].bands[0].reason
     assert "the winner changes with the routing: same has simt at 1 tokens" in far["balanced"].bands[0].reason
     assert "the winner changes with the routing: balanced has mma at 1 tokens" in near["same"].bands[0].reason
+
+
+def test_crossovers_and_verifications_name_the_routing() -> None:
+    named = {"operator": "experts", "shape": "experts=896,k=3584,width=192", "dtype": "mxfp4", "world": 1}
+    bands, crossings = [], []
+    for routing in ("balanced", "same"):
+        crossings.append(ShapeCrossovers(**named, routing=routing, revision="", crossovers=(), measure_next=(6,)))
+        fields = {"tokens_lo": 1, "tokens_hi": 4, "decision": "grouped", "reason": "noise", "verdict": "cannot tell"}
+        end = EndVerdict.model_construct(compared=())
+        bands.append(BandVerdict.model_construct(**named, routing=routing, ends=(end,), **fields))
+    assert [line for line in lines_of(crossings) if line.startswith("experts")] == [
+        f"experts experts=896,k=3584,width=192  mxfp4, world 1, routing {routing}" for routing in ("balanced", "same")
+    ]
+    machine = Machine.model_construct(verdict=Verdict.HOLDS, reason="well")
+    verification = Verification.model_construct(
+        **dict.fromkeys(("name", "recording", "reason"), "p"),
+        **{"bands": tuple(bands), "changed": {}, "machine": machine, "verdict": Verdict.CANNOT_TELL},
+        **{"provenance": "replayed", "margin": 0.02, "comparisons": 2},
+    )
+    console = Console(width=90, no_color=True)
+    with console.capture() as captured:
+        console.print(render_verification(verification))
+    text = captured.get()
+    assert "experts experts=896,k=3584,width=192, routing balanced, 1-4 tokens: cannot tell: noise" in text
+    # The table folds what does not fit and cuts nothing.
+    table = [line.split("│")[2].strip() for line in text.splitlines() if line.startswith("│")]
+    assert "".join(table).count("width=192") == 2

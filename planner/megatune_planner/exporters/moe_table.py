@@ -119,12 +119,12 @@ class MoeTable(Exporter):
             raise MegatuneError(f"{self.name}: the plan has no shape with the dims experts and width; it has {known}")
         require_measured(plan, [shape for _, shape in found], self.name)
         tables: dict[str, Table] = {}
-        skipped: list[str] = []
+        refused: dict[str, list[str]] = {}
         for operator, shape in found:
             try:
                 table = self._table(shape, operator.baselines, hardware["gpu"])
             except MegatuneError as error:
-                skipped.append(f"{_label(shape)}: {error}")
+                refused.setdefault(str(error), []).append(_label(shape))
                 continue
             other = tables.setdefault(table.path, table)
             if other.text != table.text:
@@ -133,7 +133,12 @@ class MoeTable(Exporter):
                     f"{table.path}, and the plan decides otherwise for each: plan one of them"
                 )
         if not tables:
-            raise MegatuneError(f"{self.name}: no shape of the plan has a table: {'; '.join(skipped)}")
+            why = "; ".join(
+                f"{shapes[0]}{f' and {len(shapes) - 1} more' if shapes[1:] else ''}: {reason}"
+                for reason, shapes in refused.items()
+            )
+            raise MegatuneError(f"{self.name}: no shape of the plan has a table: {why}")
+        skipped = [f"{shape}: {reason}" for reason, shapes in refused.items() for shape in shapes]
         lines = self._lines(plan, list(tables.values()), skipped)
         return {table.path: table.text for table in tables.values()} | {self.markdown_file: "\n".join(lines) + "\n"}
 

@@ -146,7 +146,7 @@ def _changes(plan: Plan) -> list[tuple[Source, Changes]]:
             refused.append(f"{source.exporter.name}: {str(error).removeprefix(f'{source.exporter.name}: ')}")
     if not found:
         refused += _unheld(plan)
-        raise MegatuneError(f"vllm-plugin: the plan changes nothing in vLLM: {'; '.join(refused)}")
+        raise MegatuneError(f"vllm-plugin: the plan changes nothing in vLLM: {'; '.join(dict.fromkeys(refused))}")
     return found
 
 

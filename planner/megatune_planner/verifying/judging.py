@@ -48,6 +48,7 @@ from megatune_kernels.target import Target
 from megatune_planner.crossover_schema import Ratio
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
+from megatune_planner.rendering import at_routing
 from megatune_planner.rendering import decision_text
 from megatune_planner.verifying.checks import BandEnd
 from megatune_planner.verifying.checks import Canary
@@ -390,7 +391,8 @@ def _reason(verdict: Verdict, bands: Sequence[BandVerdict]) -> str:
     first = those[0]
     hi = "+" if first.tokens_hi is None else "" if first.tokens_hi == first.tokens_lo else f"-{first.tokens_hi}"
     what = "drifted" if verdict is Verdict.DRIFTED else "cannot be told"
-    where = f"{first.operator} {first.shape}, {first.tokens_lo}{hi} tokens ({first.decision})"
+    shape = f"{first.operator} {first.shape}{at_routing(first.routing)}"
+    where = f"{shape}, {first.tokens_lo}{hi} tokens ({first.decision})"
     return f"{len(those)} of {len(rest)} bands {what}; {where}: {first.reason}"
 
 

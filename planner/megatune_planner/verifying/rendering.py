@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 from rich.console import Group
 from rich.console import RenderableType
+from rich.table import Column
 from rich.table import Table
 from rich.text import Text
 
 from megatune_planner.crossover_schema import Ratio
+from megatune_planner.rendering import at_routing
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import Compared
 from megatune_planner.verifying.verification import Verdict
@@ -24,12 +26,15 @@ def render_verification(found: Verification) -> RenderableType:
 
 
 def _parts(found: Verification) -> Iterator[RenderableType]:
-    table = Table("operator", "shape", "tokens", "serves", "against the baseline", "against its rivals", "verdict")
+    # A shape is one long word, and shapes differ at its end.
+    table = Table("operator", Column("shape", overflow="fold"), "tokens", "serves")
+    for name in ("against the baseline", "against its rivals", "verdict"):
+        table.add_column(name)
     for band in found.bands:
         if band.ends:
             table.add_row(
                 band.operator,
-                f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}",
+                f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}{at_routing(band.routing)}",
                 tokens_text(band),
                 band.decision if band.decision.startswith("stock") else band.decision.partition(" ")[0],
                 _closest(band, baseline=True),
@@ -39,9 +44,9 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
     yield table
     for band in found.bands:
         if band.verdict is not Verdict.HOLDS:
-            yield Text(f"{band.operator} {band.shape}, {tokens_text(band)} tokens: {band.verdict}: {band.reason}")
+            yield Text(f"{_place(band)}, {tokens_text(band)} tokens: {band.verdict}: {band.reason}")
     for band, band_end, each in found.gains:
-        yield Text(f"{band.operator} {band.shape}, {band_end.tokens} tokens: {each.against} {each.reason}")
+        yield Text(f"{_place(band)}, {band_end.tokens} tokens: {each.against} {each.reason}")
     if found.changed:
         changed = ", ".join(f"{name} {before} to {now}" for name, (before, now) in found.changed.items())
         yield Text(f"changed since the plan was made: {changed}")
@@ -57,6 +62,10 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
         f"where it holds for all {found.comparisons} comparisons at once; {where}"
     )
     yield Text(f"plan {found.name}: {found.verdict}: {found.reason}", style=STYLES[found.verdict])
+
+
+def _place(band: BandVerdict) -> str:
+    return f"{band.operator} {band.shape}{at_routing(band.routing)}"
 
 
 def tokens_text(band: BandVerdict) -> str:
