@@ -413,6 +413,24 @@ def test_workloads_that_differ_in_their_routing_are_told_apart(show: Show, tuned
         assert routed in texts(app).replace("\\", "")
 
 
+def test_a_box_that_would_cut_what_tells_shapes_apart_is_as_wide_as_the_page() -> None:
+    def page() -> None:
+        import streamlit as st
+
+        from megatune_dashboard.app.pages.explore import shape_box
+
+        shapes: list[str] = st.session_state["shapes"]
+        chosen, left = shape_box(shapes, st.columns(3), st.container())
+        st.text(f"{chosen}: {len(left)}")
+
+    long = [f"beta=4,experts=896,k=3584,width=384 mxfp4, routing {routing}" for routing in ("balanced", "same")]
+    for shapes, left in ((long, 3), (long[:1], 2), (["k=7168,n=2112 bf16", "k=7168,n=288 bf16"], 2)):
+        app = AppTest.from_function(page)
+        app.session_state["shapes"] = shapes
+        (shown_there,) = no_fault(app.run()).text
+        assert shown_there.value == f"{shapes[0]}: {left}"
+
+
 def test_a_slow_baseline_does_not_press_the_configs_together(tuned: Path) -> None:
     with open_database(tuned) as database, database.session() as session:
         (campaign, *_) = [queries.campaign(session, name) for name in queries.campaign_names(session)]

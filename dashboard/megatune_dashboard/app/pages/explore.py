@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from megatune_dashboard.app import charts
 from megatune_dashboard.app import latency_chart
@@ -46,6 +47,8 @@ NOTHING = "nothing"
 CAMPAIGN = "campaign "
 SHOWN_LETTERS = 20
 """Of a shape in its box, on a screen that is not wide."""
+COLUMN_LETTERS = 36
+"""Names of shapes that are longer get a row of their own."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,7 @@ def view_of(context: Context, row: ShapeRow) -> ShapeView:
 
 def _filters(context: Context, rows: Sequence[ShapeRow]) -> tuple[str, Side, Side | None]:
     """What is looked at: the shape's label, one side, and another where one is asked for."""
-    columns = st.columns(4)
+    columns, below = st.columns(4), st.container()
     operators = sorted({row.operator for row in rows})
     with columns[0]:
         operator = st.selectbox("Operator", operators, key="operator", bind="query-params", format_func=shortened)
@@ -104,16 +107,15 @@ def _filters(context: Context, rows: Sequence[ShapeRow]) -> tuple[str, Side, Sid
     for row in rows:
         if row.operator == operator:
             shapes.setdefault(shape_label(row), []).append(row)
-    with columns[1]:
-        shape = st.selectbox("Shape", list(shapes), key="shape", bind="query-params", format_func=shortened)
+    shape, (first, second, *_) = shape_box(list(shapes), columns[1:], below)
     mine = _sides(context, shapes[shape])
-    with columns[2]:
+    with first:
         left = st.selectbox("Measured on", list(mine), key="on", bind="query-params", format_func=shortened)
     beside = {label: side for label, side in mine.items() if label != left}
     for name in context.read(queries.campaign_names):
         label = f"{CAMPAIGN}{name}"
         beside[label] = Side(label, None, name)
-    with columns[3]:
+    with second:
         right = st.selectbox("Beside it", [NOTHING, *beside], key="beside", bind="query-params", format_func=shortened)
     return shape, mine[left], beside.get(right)
 
@@ -137,6 +139,17 @@ def shape_label(row: ShapeRow | WorkloadName) -> str:
     ranks = f", world {row.world}" if row.world > 1 else ""
     routing = f", routing {row.routing}" if row.routing != "none" else ""
     return f"{row.shape} {row.dtype}{ranks}{routing}"
+
+
+def shape_box(
+    shapes: Sequence[str], columns: Sequence[DeltaGenerator], below: DeltaGenerator
+) -> tuple[str, Sequence[DeltaGenerator]]:
+    """The chosen shape, and the columns that are left: the box is the first of them, or where that would cut all of
+    the names before they differ, below and as wide as the page."""
+    cut = len({shape[:SHOWN_LETTERS] for shape in shapes}) < len(shapes) and max(map(len, shapes)) > COLUMN_LETTERS
+    with below if cut else columns[0]:
+        shape = st.selectbox("Shape", shapes, key="shape", bind="query-params", format_func=shortened)
+    return shape, columns if cut else columns[1:]
 
 
 def whole_name(shape: str) -> None:

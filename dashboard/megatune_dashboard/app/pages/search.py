@@ -15,6 +15,7 @@ from megatune_dashboard.app import search_charts
 from megatune_dashboard.app.context import Context
 from megatune_dashboard.app.latency_chart import tokens_words
 from megatune_dashboard.app.outcomes import outcomes_of
+from megatune_dashboard.app.pages.explore import shape_box
 from megatune_dashboard.app.pages.explore import shape_label
 from megatune_dashboard.app.pages.explore import view_of
 from megatune_dashboard.app.pages.explore import whole_name
@@ -90,7 +91,7 @@ def _parts(context: Context, row: CampaignRow, workload: WorkloadName) -> None:
 
 
 def _filters(context: Context, names: Sequence[str]) -> tuple[CampaignRow, WorkloadName] | None:
-    columns = st.columns(3)
+    columns, below = st.columns(3), st.container()
     with columns[0]:
         name = st.selectbox("Campaign", names, key="campaign", bind="query-params", format_func=shortened)
     row = context.read(queries.campaign, name)
@@ -104,10 +105,9 @@ def _filters(context: Context, names: Sequence[str]) -> tuple[CampaignRow, Workl
     shapes: dict[str, list[WorkloadName]] = {}
     for each in workloads:
         shapes.setdefault(f"{each.operator} {shape_label(each)}", []).append(each)
-    with columns[1]:
-        shape = st.selectbox("Shape", list(shapes), key="shape", bind="query-params", format_func=shortened)
+    shape, (beside, *_) = shape_box(list(shapes), columns[1:], below)
     by_tokens = {str(each.tokens): each for each in shapes[shape]}
-    with columns[2]:
+    with beside:
         tokens = st.selectbox("Tokens", list(by_tokens), key="tokens", bind="query-params")
     whole_name(shape)
     if facts := by_tokens[tokens].facts:
