@@ -42,8 +42,9 @@ def dashboard(
         typer.Option(
             "--sign-in",
             dir_okay=False,
-            help="TOML file with [auth], an OpenID Connect provider as Streamlit configures it, and [roles] with lists "
-            "of addresses: viewers, reviewers. Without it whoever opens the page is the local user and may do all.",
+            help=r"TOML file with \[auth], an OpenID Connect provider as Streamlit configures it, and \[roles] with "
+            "lists of addresses: viewers, reviewers. Without it whoever opens the page is the local user and may do "
+            "all.",
         ),
     ] = None,
 ) -> None:

@@ -30,17 +30,20 @@ def _parts(found: Verification) -> Iterator[RenderableType]:
     table = Table("operator", Column("shape", overflow="fold"), "tokens", "serves")
     for name in ("against the baseline", "against its rivals", "verdict"):
         table.add_column(name)
+    before = None
     for band in found.bands:
         if band.ends:
+            world = f" world {band.world}" if band.world > 1 else ""
+            place = (band.operator, f"{band.shape}{world}{at_routing(band.routing)}")
             table.add_row(
-                band.operator,
-                f"{band.shape}{f' world {band.world}' if band.world > 1 else ''}{at_routing(band.routing)}",
+                *(("", "") if place == before else place),
                 tokens_text(band),
                 band.decision if band.decision.startswith("stock") else band.decision.partition(" ")[0],
                 _closest(band, baseline=True),
                 _closest(band, baseline=False),
                 Text(band.verdict, style=STYLES[band.verdict]),
             )
+            before = place
     yield table
     for band in found.bands:
         if band.verdict is not Verdict.HOLDS:

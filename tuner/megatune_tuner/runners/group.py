@@ -59,6 +59,7 @@ ANSWER_S = 10.0
 """Limit of taking in a message or an answer that has begun."""
 GONE_S = 30.0
 """How long a killed process may keep its GPU, in the hands of the driver."""
+SEE = "; see megatune doctor"
 RESTARTS = 3
 """How often a group may be started in the place of one that was lost, before nothing can be measured any more."""
 RESTART_LIMIT_S = 60.0
@@ -297,7 +298,8 @@ class GroupRunner(ProcessRunner):
                 self._end()
                 if attempt == attempts:
                     what = f"cannot {'' if describe else 're'}start a group of {self.world}"
-                    raise MegatuneError(f"{what}: {error}; see megatune doctor") from error
+                    # A device that there is not says so too.
+                    raise MegatuneError(f"{what}: {str(error).removesuffix(SEE)}{SEE}") from error
                 time.sleep(RESTART_PAUSE_S)
             except BaseException:
                 self._end()
