@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 REPLAYED = ("quickstart.toml", "quickstart-prefetch.toml", "quickstart-router.toml", "quickstart-experts.toml")
 MEASURED = "quickstart-gpu.toml"
 INTERRUPTED = 130
-SAID = {"none": "without prefetch and programmatic launch"}
-"""In words, of baselines that have no name of their own."""
+SAID = {
+    "none": "without prefetch and programmatic launch",
+    "torch": "a plain path of torch's, which servers do not run as it is",
+}
+"""In words, of baselines whose names say too little."""
 LAYERS = {"router_front": "router, latent down", "experts": "routed experts"}
 """What operators are in a model's layer that has one of each."""
 DEFAULT_DATABASE = Location(".megatune/quickstart.db")

@@ -240,7 +240,7 @@ def test_the_recorded_router_front_goes_into_a_model_step(tmp_path: Path, monkey
     code, out, _ = run("--db", str(tmp_path / "router.db"))
     assert code == 0
     assert "1-64: redundant, 65+: stock" in out
-    assert "times as fast as torch (geometric mean of 24 shapes and tokens on NVIDIA H200" in out
+    assert "times as fast as a plain path of torch's, which servers do not run as it is (geometric mean of 24" in out
     plan = Plan.load(tmp_path / "quickstart-router.plan.json")
     found = deployments(plan)
     assert [(each.model.name, each.tensor) for each in found] == [("Kimi-K3", 8), ("Kimi-K3", 16)]
