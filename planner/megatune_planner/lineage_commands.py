@@ -157,6 +157,7 @@ def _shape(found: ShapeDifference) -> list[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
+    from megatune_planner.rendering import at_routing
     from megatune_planner.rendering import decision_text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
@@ -185,7 +186,8 @@ def _shape(found: ShapeDifference) -> list[RenderableType]:
                 _percent(effect.after_us / effect.before_us) if known and effect.before_us and effect.after_us else "?",
             )
     where = "" if found.presence == "both" else f", only {found.presence}"
-    return [Text(f"{found.operator} {found.shape}  {found.dtype}, world {found.world}{where}", style="bold"), table]
+    kind = f"{found.dtype}, world {found.world}{at_routing(found.routing)}{where}"
+    return [Text(f"{found.operator} {found.shape}  {kind}", style="bold"), table]
 
 
 def _us(value: float | None) -> str:

@@ -18,6 +18,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from megatune_db.records import Provenance
 from megatune_planner.band_schema import Band
 from megatune_planner.band_schema import RoutingPoint
 from megatune_planner.band_schema import UseConfig
@@ -240,8 +241,14 @@ def _evidence(plan: Plan) -> str:
     counts = " and ".join(f"{count} {provenance}" for provenance, count in coverage.measurements.items())
     return (
         f"{counts}; of all tokens {coverage.measured_share:.0%} measured, "
-        f"{coverage.predicted_share:.0%} predicted from their neighbours"
+        f"{coverage.predicted_share:.0%} predicted from their neighbours{_emulated(plan)}"
     )
+
+
+def _emulated(plan: Plan) -> str:
+    if Provenance.EMULATED not in plan.content.coverage.measurements:
+        return ""
+    return "; where ranks shared a GPU the slowest variant stands in for stock, and nothing of this plan is exported"
 
 
 @dataclass(frozen=True)

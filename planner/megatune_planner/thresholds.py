@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from megatune_planner.crossover_schema import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
+from megatune_planner.rendering import at_routing
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Part
 
@@ -36,6 +37,7 @@ def thresholds(plan: Plan) -> list[Threshold]:
     for operator in plan.content.operators:
         for shape in operator.shapes:
             where = f"{operator.name} {shape.shape}" + (f" world {shape.world}" if shape.world > 1 else "")
+            where += at_routing(shape.routing)
             found += _bands(where, shape)
             for crossover in shape.crossovers:
                 found += _crossover(where, crossover)
@@ -87,15 +89,16 @@ def _rules(plan: Plan) -> Iterator[Threshold]:
     for rule in plan.content.fallback:
         if rule.when == "outside_tokens":
             where = f"{rule.operator} {rule.shape}" + (f" world {rule.world}" if rule.world > 1 else "")
+            where += at_routing(rule.routing)
             if rule.below > 1:
                 yield Threshold(where=where, what="stock below", value=rule.below, unit=rule.unit)
             yield Threshold(where=where, what="stock above", value=rule.above, unit=rule.unit)
         elif rule.when == "workspace_too_small":
-            where = f"{rule.operator} {rule.shape} world {rule.world}"
+            where = f"{rule.operator} {rule.shape} world {rule.world}{at_routing(rule.routing)}"
             what = "stock where a rank's workspace is below"
             yield Threshold(where=where, what=what, value=rule.workspace_bytes, unit=rule.unit)
         elif rule.when == "context_too_long":
-            where, evidence = f"{rule.operator} {rule.shape}", rule.evidence
+            where, evidence = f"{rule.operator} {rule.shape}{at_routing(rule.routing)}", rule.evidence
             for what, value, unit in (
                 ("stock for contexts above", float(rule.above), rule.unit),
                 ("error that may serve", rule.error_limit, rule.error_unit),

@@ -14,8 +14,11 @@ from rich.console import Console
 from megatune_db.records import Stage
 from megatune_kernels.operator import Workload
 from megatune_planner.crossover_commands import _lines as lines_of
+from megatune_planner.differences import ShapeDifference
+from megatune_planner.lineage_commands import _shape as difference_of
 from megatune_planner.plan import ShapePlan
 from megatune_planner.survey import ShapeCrossovers
+from megatune_planner.thresholds import thresholds
 from megatune_planner.verifying.rendering import render_verification
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import EndVerdict
@@ -81,6 +84,23 @@ def test_what_ties_with_the_winner_of_another_routing_is_no_change(tmp_path: Pat
     assert "routing" not in near["balanced"].bands[0].reason
     assert "the winner changes with the routing: same has simt at 1 tokens" in far["balanced"].bands[0].reason
     assert "the winner changes with the routing: balanced has mma at 1 tokens" in near["same"].bands[0].reason
+
+
+def test_differences_and_thresholds_name_the_routing(tmp_path: Path) -> None:
+    cases = []
+    for routing in ("balanced", "same"):
+        workload = Workload.of("projection", {"n": 1024, "k": 1024}, 1, routing=routing)
+        cases += [Case(workload, config, us, Stage.FINAL, routing) for config, us in ((simt(), 10.0), (CUBLAS, 20.0))]
+    plan = example_plan(tmp_path, cases)
+    places = {each.where for each in thresholds(plan)}
+    assert {f"projection k=1024,n=1024, routing {routing}" for routing in ("balanced", "same")} <= places
+    assert "projection k=1024,n=1024" not in places
+    first = ShapeDifference.model_construct(
+        **{"operator": "projection", "shape": "k=1024,n=1024", "dtype": "bf16", "world": 1},
+        **{"routing": "same", "presence": "before", "changes": ()},
+    )
+    heading, _ = difference_of(first)
+    assert str(heading) == "projection k=1024,n=1024  bf16, world 1, routing same, only before"
 
 
 def test_crossovers_and_verifications_name_the_routing() -> None:

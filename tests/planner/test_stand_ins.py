@@ -80,7 +80,9 @@ def test_the_faster_variant_serves_and_the_slower_one_stands_in(session: Session
     assert all("less time than" in reason and "share a GPU" in reason for reason in reasons)
     console = Console(width=200, record=True, file=StringIO())
     console.print(render_plan(plan))
-    assert "of full_fanout/two_stage" in console.export_text()
+    text = console.export_text()
+    assert "of full_fanout/two_stage" in text
+    assert "the slowest variant stands in for stock" in " ".join(text.split())
     keep_draft(session, plan)
     assert Plan.from_json(plan.to_json()) == plan
     # A plan is verified against what would serve instead, which are variants alone here.
