@@ -15,6 +15,9 @@ from sqlalchemy import select
 from streamlit.testing.v1 import AppTest
 
 from megatune_dashboard.app.pages.health import worker_state
+from megatune_dashboard.app.verifications import NAME_LETTERS
+from megatune_dashboard.app.verifications import band_rows
+from megatune_dashboard.app.verifications import canary_name
 from megatune_dashboard.verifying import run_verification
 from megatune_db import leases
 from megatune_db import queries
@@ -32,6 +35,10 @@ from megatune_db.records import Stage
 from megatune_db.session import open_database
 from megatune_planner.drafting import draft_plan
 from megatune_planner.drafting import keep_draft
+from megatune_planner.verifying.verification import BandVerdict
+from megatune_planner.verifying.verification import CanaryVerdict
+from megatune_planner.verifying.verification import Verdict
+from megatune_planner.verifying.verification import Verification
 
 Show = Callable[..., AppTest]
 
@@ -83,6 +90,23 @@ def test_exports_show_verifications_over_time_and_what_each_compared(show: Show,
     assert measured["now µs"].tolist() == pytest.approx(measured["then µs"].tolist(), rel=0.05)
     assert (measured["low"] <= measured["high"]).all()
     assert canaries["now over then"].notna().any()
+
+
+def test_canaries_and_bands_of_routings_are_told_apart() -> None:
+    names = set()
+    for routing in ("balanced", "power_law_1.01"):
+        workload = f"experts beta=4,experts=896,k=3584,linear_beta=25,top=16,width=384 tokens=8 mxfp4 routing={routing}"
+        canary = CanaryVerdict.model_construct(workload=workload, config="grouped cache=l2 group=4")
+        names.add(canary_name(canary))
+        fields = {"operator": "experts", "shape": "width=384", "world": 1, "tokens_lo": 1, "tokens_hi": 4, "ends": ()}
+        words = {"verdict": Verdict.HOLDS, "decision": "grouped", "reason": ""}
+        band = BandVerdict.model_construct(**fields, **words, routing=routing)
+        (row,) = band_rows(Verification.model_construct(bands=(band,)))
+        assert row["routing"] == routing
+    assert len(names) == 2
+    assert all(len(name) <= NAME_LETTERS and name.endswith(", grouped") for name in names)
+    short = CanaryVerdict.model_construct(workload="projection k=7168,n=288 tokens=8", config=f"mma {60 * 'x'}")
+    assert canary_name(short).startswith("projection k=7168,n=288 tokens=8, mma ")
 
 
 def test_health_shows_canaries(show: Show, verified: Path) -> None:

@@ -30,6 +30,8 @@ LOOKS = {
     Verdict.DRIFTED: (charts.LIMIT_COLOUR, "x"),
 }
 """Colour and symbol of each verdict: told apart without colours too."""
+NAME_LETTERS = 52
+"""Of a canary in a legend."""
 MOST_CANARIES = 16
 """Lines of the chart of canaries."""
 
@@ -109,6 +111,7 @@ def _band(band: BandVerdict) -> dict[str, Any]:
         "operator": band.operator,
         "shape": band.shape,
         "world": band.world,
+        **({} if band.routing == "none" else {"routing": band.routing}),
         "tokens": f"{band.tokens_lo}{last}",
     }
 
@@ -159,7 +162,7 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
         return None
     shown = dict(list(found.items())[:MOST_CANARIES])
     made = charts.figure()
-    for place, (name, points) in enumerate(shown.items()):
+    for place, points in enumerate(shown.values()):
         ratios = [(row, each, each.ratio) for row, each in points if each.ratio is not None]
         made.add_scatter(
             x=[row.at for row, _, _ in ratios],
@@ -174,7 +177,7 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
             },
             customdata=[[each.verdict.value, each.then_us, each.now_us, hover(row.name)] for row, each, _ in ratios],
             mode="lines+markers",
-            name=hover(shortened(name, 44)),
+            name=hover(canary_name(points[0][1])),
             line={"color": charts.COLOURS[place % len(charts.COLOURS)]},
             hovertemplate="%{x|%Y-%m-%d %H:%M} UTC: %{y:+.2f} % (%{customdata[1]:.3f} to %{customdata[2]:.3f} µs)<br>"
             "%{customdata[0]}, of plan %{customdata[3]}<extra>%{fullData.name}</extra>",
@@ -186,6 +189,14 @@ def canaries_figure(pairs: Sequence[tuple[VerificationRow, Verification]]) -> go
     made.update_yaxes(title="slower than then, %")
     charts.time_axis(made, [row.at for points in shown.values() for row, _ in points], len(shown), 260)
     return made
+
+
+def canary_name(canary: CanaryVerdict) -> str:
+    """For a legend, of at most ``NAME_LETTERS``; of a long workload the end, where workloads differ."""
+    if len(canary.workload) <= NAME_LETTERS:
+        return shortened(f"{canary.workload}, {canary.config}", NAME_LETTERS)
+    variant = canary.config.partition(" ")[0]
+    return f"…{canary.workload[len(variant) + 3 - NAME_LETTERS :]}, {variant}"
 
 
 def repeat_rows(rows: Iterable[RepeatRow]) -> list[dict[str, Any]]:
