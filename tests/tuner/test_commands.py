@@ -214,7 +214,11 @@ def test_going_on_with_a_campaign_that_is_not_there_names_those_that_are(folder:
         run("resume", "toys", "--db", folder / "toy.db")
 
 
-def test_routings_of_a_shape_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_routings_of_a_shape_are_told_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
     def row(routing: str, tokens: int) -> SimpleNamespace:
         figures = {"variant": "simt", "best_us": 5.0, "baseline": "stock", "baseline_us": 10.0}
         return SimpleNamespace(operator="experts", shape="width=384", routing=routing, tokens=tokens, **figures)
