@@ -374,26 +374,49 @@ def test_packed_weights_are_where_lanes_look_for_them(dtype: str, gated: bool) -
         assert found_scales[1, at : at + 2].tolist() == [int(scales[1, each, 2 * tile + quarter // 2]) for each in own]
 
 
-@pytest.mark.parametrize("steals", [False, True])
-def test_what_down_reads_is_pulled_once_and_nothing_else(steals: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload = EXPERTS.workload({"experts": 5, "k": 256, "top": 2, "width": 64} | SITU, 4)
-    config = config_of(
-        workload,
-        "grouped",
-        group=2,
-        up_warps=2,
-        up_k_unroll=2,
-        up_stages=2,
-        up_split="units",
-        up_steals=steals,
-        up_depth_mib=8,
-    )
-    (up, _) = EXPERTS.parts(workload, config)
+STEALING = {"group": 2, "up_warps": 2, "up_k_unroll": 1, "up_split": "units", "up_steals": True, "up_depth_mib": 8}
+SOME_TWICE = [[3, 0], [3, 2], [4, 3], [0, 2]]
+"""Expert 3 has two groups, expert 1 has nobody."""
+
+
+def run_stealing(dims: dict[str, int], dtype: str, stages: int, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    workload = EXPERTS.workload(dims, 4, dtype)
+    config = config_of(workload, "grouped", up_stages=stages, **STEALING)
+    codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
     machine = Machine(workload)
-    # Expert 3 has two groups, expert 1 has nobody.
-    machine.go_to([[3, 0], [3, 2], [4, 3], [0, 2]])
-    codes = {part.name: compiled_ptx(part.workload, part.config, monkeypatch) for part in (up, _)}
+    machine.go_to(SOME_TWICE)
     assert machine.run(config, codes, random.Random(2)) == ""
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("dims", "dtype", "stages", "requests"),
+    [
+        # A whole piece and the rest of one, and scales, which are less than one.
+        ({"k": 320, "width": 64} | SITU, "mxfp4", 4, 3),
+        # Whole pieces, and no scales.
+        ({"k": 256, "width": 128}, "fp8", 3, 4),
+    ],
+)
+def test_what_down_reads_is_pulled_once_and_nothing_else(
+    dims: dict[str, int], dtype: str, stages: int, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = run_stealing(dims | {"experts": 5, "top": 2}, dtype, stages, monkeypatch)
     wanted = dict.fromkeys((0, 2, 3, 4), 1)
-    assert pulled_experts(machine, "w2") == pulled_experts(machine, "s2") == wanted
-    assert len(machine.pulled) == 4 * 2
+    assert pulled_experts(machine, "w2") == wanted
+    if dtype == "mxfp4":
+        assert pulled_experts(machine, "s2") == wanted
+    assert len(machine.pulled) == len(set(machine.pulled)) == 4 * requests
+
+
+def test_no_more_is_pulled_than_the_config_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A MiB is so small here that there are four requests, the last for the first piece of the second expert.
+    monkeypatch.setattr("megatune_kernels.experts.units.MIB", 4 * 1024)
+    machine = run_stealing({"experts": 5, "k": 320, "top": 2, "width": 64} | SITU, "mxfp4", 4, monkeypatch)
+    first, scales = machine._places["w2"], machine._places["s2"]
+    assert sorted(machine.pulled) == [
+        (first, 8192),
+        (first + 8192, 2048),
+        (first + 2 * 10240, 8192),
+        (scales, 640),
+    ]
