@@ -237,10 +237,16 @@ def test_experts_of_any_warp_have_the_tokens_of_any_word(monkeypatch: pytest.Mon
     assert machine.run(config, codes, random.Random(0)) == ""
 
 
-@pytest.mark.parametrize(("variant", "launches"), [("per_route", 2), ("grouped", 1)])
-def test_what_is_no_route_is_told_and_left_out(variant: str, launches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("variant", "launches", "steals"), [("per_route", 2, False), ("grouped", 1, False), ("grouped", 2, True)]
+)
+def test_what_is_no_route_is_told_and_left_out(
+    variant: str, launches: int, steals: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     workload = EXPERTS.workload({"experts": 3, "k": 128, "top": 2, "width": 64}, 2, "bf16")
     params = {"up_warps": 1, "down_warps": 1, "up_k_unroll": 1, "up_row_tiles": 4, "launches": launches}
+    if steals:
+        params |= {"up_stages": 2, "up_steals": True, "up_depth_mib": 8}
     config = config_of(workload, variant, **params)
     codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
     machine = Machine(workload)
@@ -255,6 +261,11 @@ def test_what_is_no_route_is_told_and_left_out(variant: str, launches: int, monk
         assert machine.run(config, codes, random.Random(0)) == told
         right.append(machine.buffers._y[0, 1].tolist())
     assert all(row == right[0] for row in right)
+    # Where there is no route at all, no warp has a unit.
+    machine.go_to([[-1, 3], [3, -1]])
+    assert machine.run(config, codes, random.Random(0)) == "copy 0: id 0 of token 0 is -1: there are 3 experts"
+    assert not machine.buffers._y.any()
+    assert not machine.pulled
 
 
 def test_which_tokens_go_together_changes_the_order_of_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,6 +310,8 @@ OPCODES = {
     [
         # Nothing is read before the predecessor is done.
         (2, "up", "wd[^w]+"),
+        # Of warps that take what is left: a block is through once all of its warps have their last answer.
+        (2, "up stealing", "wdl[^wf]*t[^f]*s+bfts{2}"),
         # Weights are; activations are not, nor is anything written.
         (2, "down", "d[^as]*c[^as]*w[^w]*a[^w]*s+"),
         # All that a block stored is behind a fence before it is counted; what others stored is read by all threads
@@ -311,7 +324,9 @@ def test_what_waits_for_other_kernels_and_blocks(
 ) -> None:
     """The machine above sees every store at once, and runs kernels one after the other."""
     workload = EXPERTS.workload(SMALL, 2, "bf16")
-    config = config_of(workload, "grouped", up_warps=2, down_warps=2, launches=launches)
+    part, _, stealing = part.partition(" ")
+    steals = {"up_split": "units", "up_steals": True, "up_k_unroll": 1} if stealing else {}
+    config = config_of(workload, "grouped", **{"up_warps": 2, "down_warps": 2, "launches": launches, **steals})
     (config,) = [each.config for each in EXPERTS.parts(workload, config) if each.name == part]
     statements, _ = ptx_statements(compiled_ptx(workload, config, monkeypatch))
     found = [letter for each in statements for start, letter in OPCODES.items() if each.startswith(start)]
