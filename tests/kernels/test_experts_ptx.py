@@ -400,8 +400,28 @@ def run_stealing(dims: dict[str, int], dtype: str, stages: int, monkeypatch: pyt
     codes = {part.name: compiled_ptx(workload, part.config, monkeypatch) for part in EXPERTS.parts(workload, config)}
     machine = Machine(workload)
     machine.go_to(SOME_TWICE)
+    stored: list[int] = []
+    store = machine._memory.store_half
+
+    def counted(address: int, value: int) -> None:
+        stored.append(address)
+        store(address, value)
+
+    monkeypatch.setattr(machine._memory, "store_half", counted)
     assert machine.run(config, codes, random.Random(2)) == ""
+    # Nobody takes a unit that somebody had: every element of hidden and of y is stored once.
+    assert len(stored) == len(set(stored)) == machine.buffers._hidden.numel() + machine.buffers._y.numel()
     return machine
+
+
+@pytest.mark.parametrize(("stages", "legal"), [(2, True), (3, False)])
+def test_who_steals_has_units_no_shorter_than_what_is_on_its_way(stages: int, legal: bool) -> None:
+    workload = EXPERTS.workload({"experts": 5, "k": 256, "top": 2, "width": 64}, 4, "bf16")
+    space = EXPERTS.space(workload, SM90)
+    start = next(config for config in space.defaults() if config.variant == "grouped")
+    # Two stages a unit.
+    params = {**start.params, **PLAIN, **STEALING, "up_k_unroll": 2, "up_stages": stages}
+    assert (not space.violations(Config.of("grouped", params))) == legal
 
 
 @pytest.mark.parametrize(
