@@ -100,6 +100,7 @@ def _data() -> dict[str, Any]:
     return loaded
 
 
+@cache
 def _published() -> dict[Cell, float]:
     """Microseconds of a layer."""
     return {

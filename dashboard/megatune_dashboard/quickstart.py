@@ -135,7 +135,7 @@ def summary_table(plan: Plan, names: dict[str, list[str]]) -> Table:
     from rich.table import Column
     from rich.table import Table
 
-    from megatune_planner.rendering import routing_suffix
+    from megatune_planner.routings import routing_suffix
 
     # A shape is one long word.
     table = Table(Column("shape", overflow="fold"), "is", "tokens: what serves", "times as fast", "at best")
@@ -167,9 +167,9 @@ def _ratios(shape: ShapePlan) -> list[float]:
 
 
 def _baselines(plan: Plan) -> str:
-    from megatune_planner.rendering import baselines_of
-
-    found = {name for operator in plan.content.operators for shape in operator.shapes for name in baselines_of(shape)}
+    found = {
+        name for operator in plan.content.operators for shape in operator.shapes for name in shape.fastest_baselines
+    }
     return " and ".join(sorted(SAID.get(name, name) for name in found))
 
 

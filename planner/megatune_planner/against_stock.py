@@ -38,7 +38,7 @@ def _comparison(operator: str, shape: ShapePlan, traffic: dict[str, float]) -> S
     total = sum(weight for weight, _ in weighed)
     return StockComparison(
         operator=operator,
-        baselines=tuple(sorted({point.baseline for _, point in weighed})),
+        baselines=shape.fastest_baselines,
         shape=shape,
         stock_us=sum(weight * point.baseline_latency.median_us for weight, point in weighed) / total if total else None,
         plan_us=sum(weight * point.latency.median_us for weight, point in weighed) / total if total else None,

@@ -97,8 +97,8 @@ def _measured(
 
 
 def _lines(found: Sequence[ShapeCrossovers]) -> Iterator[str]:
-    from megatune_planner.rendering import at_routing
     from megatune_planner.rendering import crossover_text
+    from megatune_planner.routings import at_routing
 
     for shape in found:
         yield f"{shape.operator} {shape.shape}  {shape.dtype}, world {shape.world}{at_routing(shape.routing)}"

@@ -157,8 +157,8 @@ def _shape(found: ShapeDifference) -> list[RenderableType]:
     from rich.table import Table
     from rich.text import Text
 
-    from megatune_planner.rendering import at_routing
     from megatune_planner.rendering import decision_text
+    from megatune_planner.routings import at_routing
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=True, show_edge=False)
     table.add_column("tokens", justify="right", no_wrap=True)

@@ -98,6 +98,11 @@ class ShapePlan(Sparse):
     mix: Mix | None = None
     """What each figure stands for, where the shape was decided for several routings at once; else absent."""
 
+    @property
+    def fastest_baselines(self) -> tuple[str, ...]:
+        """What the decisions are compared with: at each number of tokens the fastest that worked."""
+        return tuple(sorted({point.baseline for band in self.bands for point in band.points}))
+
     @model_validator(mode="after")
     def _mixed(self) -> Self:
         if (self.mix is not None) != (self.routing == ANY):

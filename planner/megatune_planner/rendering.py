@@ -32,7 +32,9 @@ from megatune_planner.plan import Plan
 from megatune_planner.plan import Repeatability
 from megatune_planner.plan import ShapePlan
 from megatune_planner.plan import UnrepeatableBand
+from megatune_planner.routings import at_routing
 from megatune_planner.routings import changes_text
+from megatune_planner.routings import routing_suffix
 
 NARROW_COLUMNS = 80
 """Of a terminal that gets the columns that matter most alone."""
@@ -189,7 +191,7 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
     for operator in content.operators:
         for shape in operator.shapes:
             yield Text("")
-            saved = f"saves {saved_share(shape):.1%} of {'/'.join(baselines_of(shape))}"
+            saved = f"saves {saved_share(shape):.1%} of {'/'.join(shape.fastest_baselines)}"
             yield Text.assemble(
                 (f"{operator.name} {shape.shape}", "bold"),
                 f"  {shape.dtype}, world {shape.world}{routing_suffix(shape)}: {saved}",
@@ -210,23 +212,6 @@ def _parts(plan: Plan) -> Iterator[RenderableType]:
 def _objective(asked: AskedObjective) -> str:
     weights = ", ".join(f"{name} {weight:g}" for name, weight in asked.weights.items())
     return f"{asked.kind} over {weights or 'the routings that a shape was measured at'}"
-
-
-def baselines_of(shape: ShapePlan) -> list[str]:
-    """The baselines that the shape's decisions are compared with: at each tokens the fastest that worked."""
-    return sorted({point.baseline for band in shape.bands for point in band.points})
-
-
-def routing_suffix(shape: ShapePlan) -> str:
-    """At which routing, or over which, a shape was decided, behind its name; empty where nothing is routed."""
-    if shape.mix is not None:
-        return f", {shape.mix.text}"
-    return at_routing(shape.routing)
-
-
-def at_routing(routing: str) -> str:
-    """The routing behind a shape's name; empty where nothing is routed."""
-    return "" if routing == "none" else f", routing {routing}"
 
 
 def _facts(rows: Sequence[tuple[str, str]]) -> Table:
@@ -346,7 +331,7 @@ def _rules(plan: Plan) -> Table:
         where = ""
         # Of rules about a shape, at which routing.
         routing = getattr(rule, "routing", "none")
-        of = "" if routing == "none" else f", routing {routing},"
+        of = f"{at}," if (at := at_routing(routing)) else ""
         if rule.when == "outside_tokens":
             # There is no step of fewer tokens than 1.
             below = f"below {rule.below}, " if rule.below > 1 else ""

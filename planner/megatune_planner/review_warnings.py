@@ -15,9 +15,9 @@ from megatune_planner.band_schema import Latency
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
 from megatune_planner.rendering import crossover_text
-from megatune_planner.rendering import routing_suffix
 from megatune_planner.rendering import tokens_text
 from megatune_planner.rendering import unrepeatable_where
+from megatune_planner.routings import routing_suffix
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Part
 from megatune_planner.verifying.standing import verification_findings

@@ -24,6 +24,18 @@ Ties = AbstractSet[tuple[str, int, str]]
 """Routing, tokens and digest of each config that ties with the fastest there."""
 
 
+def at_routing(routing: str) -> str:
+    """The routing behind a shape's name; empty where nothing is routed."""
+    return "" if routing == "none" else f", routing {routing}"
+
+
+def routing_suffix(shape: ShapePlan) -> str:
+    """At which routing, or over which, a shape was decided, behind its name; empty where nothing is routed."""
+    if shape.mix is not None:
+        return f", {shape.mix.text}"
+    return at_routing(shape.routing)
+
+
 def told_of_routings(shapes: Sequence[ShapePlan], ties: Mapping[tuple[str, str, int], Ties]) -> list[ShapePlan]:
     """The same shapes, with bands that say where another routing has another winner.
 

@@ -40,5 +40,5 @@ def stands_in(evidence: ShapeEvidence, points: Sequence[BandPoint]) -> bool:
 
 def compared_with(shapes: Sequence[ShapePlan], baselines: Sequence[str]) -> tuple[str, ...]:
     """The baselines of an operator, or the names of what stood in for them at all of its shapes."""
-    names = {point.baseline for shape in shapes for band in shape.bands for point in band.points}
+    names = {name for shape in shapes for name in shape.fastest_baselines}
     return tuple(baselines) if names & {*baselines} else tuple(sorted(names))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from megatune_planner.crossover_schema import Crossover
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.rendering import at_routing
+from megatune_planner.routings import at_routing
 from megatune_planner.schema import MeasurementId
 from megatune_planner.schema import Part
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 from megatune_planner import reader
 from megatune_planner.exporters.base import Exporter
-from megatune_planner.exporters.measured import require_links
-from megatune_planner.exporters.measured import require_measured
+from megatune_planner.exporters.measured import require_shown
 from megatune_planner.plan import Plan
 
 PLAN_FILE = "plan.json"
@@ -21,8 +20,7 @@ class JsonPlan(Exporter):
     what = "the plan and a reader of one file, for a runtime that embeds it"
 
     def files(self, plan: Plan) -> dict[str, str]:
-        require_measured(plan, [shape for each in plan.content.operators for shape in each.shapes], self.name)
-        require_links(plan, self.name)
+        require_shown(plan, self.name)
         text = plan.to_json()
         # What the embedded reader would refuse is not exported; it raises what the command prints.
         Plan.from_json(text)

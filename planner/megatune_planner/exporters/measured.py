@@ -36,6 +36,15 @@ def require_links(plan: Plan, exporter: str) -> None:
         )
 
 
+def require_shown(plan: Plan, exporter: str) -> None:
+    """Of everything that the plan has.
+
+    :raises MegatuneError: when any of it is what no hardware has shown.
+    """
+    require_measured(plan, [shape for each in plan.content.operators for shape in each.shapes], exporter)
+    require_links(plan, exporter)
+
+
 def notes(shapes: Sequence[ShapePlan], own: tuple[str, ...]) -> tuple[str, ...]:
     """An exporter's own notes, and what the evidence needs said."""
     if Provenance.IMPORTED not in provenances(shapes):

@@ -36,6 +36,7 @@ from megatune_planner.guards import guard_rows
 from megatune_planner.guards import nearest_row
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
+from megatune_planner.routings import at_routing
 
 Row = dict[str, int | bool]
 """A config as a table spells it, in the order in which it is written."""
@@ -222,8 +223,7 @@ def _check(text: str, runs: Sequence[Run]) -> None:
 
 
 def _label(shape: ShapePlan) -> str:
-    routing = "" if shape.routing == "none" else f", routing {shape.routing}"
-    return f"{shape.shape} {shape.dtype}{routing}"
+    return f"{shape.shape} {shape.dtype}{at_routing(shape.routing)}"
 
 
 def _line(run: Run) -> str:

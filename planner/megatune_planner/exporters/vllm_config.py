@@ -16,8 +16,7 @@ from megatune_planner.exporters.base import Exporter
 from megatune_planner.exporters.installed import ANY
 from megatune_planner.exporters.installed import Takes
 from megatune_planner.exporters.installed import Wanted
-from megatune_planner.exporters.measured import require_links
-from megatune_planner.exporters.measured import require_measured
+from megatune_planner.exporters.measured import require_shown
 from megatune_planner.plan import Plan
 from megatune_planner.serving.configuration import UNDECIDED
 from megatune_planner.serving.configuration import Served
@@ -113,8 +112,7 @@ def configuration_files(plan: Plan, served: Served | None) -> dict[str, str]:
 
     :raises MegatuneError: when the plan does not say for how many ranks it is, or holds what no hardware has shown.
     """
-    require_measured(plan, [shape for each in plan.content.operators for shape in each.shapes], VllmConfig.name)
-    require_links(plan, VllmConfig.name)
+    require_shown(plan, VllmConfig.name)
     return {
         YAML_FILE: "\n".join(_yaml(plan, list(arguments(plan, served)))) + "\n",
         ENVIRONMENT_FILE: "\n".join(_environment(plan, list(environment(plan, served)))) + "\n",

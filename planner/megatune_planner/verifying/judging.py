@@ -48,8 +48,8 @@ from megatune_kernels.target import Target
 from megatune_planner.crossover_schema import Ratio
 from megatune_planner.plan import Plan
 from megatune_planner.plan import ShapePlan
-from megatune_planner.rendering import at_routing
 from megatune_planner.rendering import decision_text
+from megatune_planner.routings import at_routing
 from megatune_planner.verifying.checks import BandEnd
 from megatune_planner.verifying.checks import Canary
 from megatune_planner.verifying.checks import Checks

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from megatune_planner.crossover_schema import Ratio
-from megatune_planner.rendering import at_routing
+from megatune_planner.routings import at_routing
 from megatune_planner.verifying.verification import BandVerdict
 from megatune_planner.verifying.verification import Compared
 from megatune_planner.verifying.verification import Verdict

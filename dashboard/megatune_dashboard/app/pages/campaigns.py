@@ -33,6 +33,7 @@ from megatune_db.records import Stage
 from megatune_db.records import Status
 from megatune_db.reviews import By
 from megatune_kernels.errors import MegatuneError
+from megatune_planner.routings import at_routing
 
 TITLE = "Campaigns"
 ICON = ":material/speed:"
@@ -182,7 +183,10 @@ def gains_figure(found: list[OutcomeRow]) -> go.Figure | None:
         made.add_scatter(
             x=[row.tokens for row, _ in mine],
             y=[ratio for _, ratio in mine],
-            customdata=[[hover(_place(row)), hover(row.variant), hover(row.baseline)] for row, _ in mine],
+            customdata=[
+                [hover(f"{row.shape}{at_routing(row.routing)}"), hover(row.variant), hover(row.baseline)]
+                for row, _ in mine
+            ],
             mode="markers",
             name=hover(operator),
             marker={"color": colour, "size": 7, "opacity": 0.7},
@@ -193,10 +197,6 @@ def gains_figure(found: list[OutcomeRow]) -> go.Figure | None:
     charts.tokens_axis(made, [row.tokens for row, _ in rows])
     made.update_yaxes(title="times as fast as the baseline", rangemode="tozero")
     return made
-
-
-def _place(row: OutcomeRow) -> str:
-    return row.shape if row.routing == "none" else f"{row.shape}, routing {row.routing}"
 
 
 OUTCOME_COLUMNS: dict[str, Any] = {

@@ -33,6 +33,7 @@ from megatune_planner.depths import depth_text
 from megatune_planner.depths import off_text
 from megatune_planner.limits import SOURCE
 from megatune_planner.rendering import crossover_text
+from megatune_planner.routings import at_routing
 from megatune_planner.shape_view import ShapeView
 from megatune_planner.shape_view import predicted_curves
 from megatune_planner.shape_view import shape_view
@@ -137,8 +138,7 @@ def _sides(context: Context, rows: Sequence[ShapeRow]) -> dict[str, Side]:
 def shape_label(row: ShapeRow | WorkloadName) -> str:
     """The shape in words, the same on every target."""
     ranks = f", world {row.world}" if row.world > 1 else ""
-    routing = f", routing {row.routing}" if row.routing != "none" else ""
-    return f"{row.shape} {row.dtype}{ranks}{routing}"
+    return f"{row.shape} {row.dtype}{ranks}{at_routing(row.routing)}"
 
 
 def shape_box(
